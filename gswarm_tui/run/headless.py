@@ -115,6 +115,8 @@ class Headless:
         share_one_arena(os.environ)  # before DuckDB is loaded
         return_freed_arrays()
         self._log = log_file.begin()
+        if start.listening is None and self.unattended_s is not None:
+            self.unattended_s = 0.0  # nobody else can attach
         chosen = None
         if start.resumed is not None:
             self.uid = start.resumed.uid

@@ -46,7 +46,8 @@ def record_and_show(headless: Headless, recording: OpenRecording | None = None) 
     require_terminal(sys.stdin, sys.stdout)
     uid = headless.uid if recording is None else recording.uid
     connection = start_recorder(headless, recording)
-    report_recorder(uid[:8])
+    if headless.unattended_s != 0:
+        report_recorder(uid[:8])
     log_file.begin()
     try:
         return event_loop.run(_record_and_show(headless, uid, connection))
@@ -71,7 +72,9 @@ async def _record_and_show(headless: Headless, uid: str, connection: socket.sock
         why_not_detached=_why_not_detached(options),
     )
     status = await _show(client, app)
-    if app.return_value == LEFT:
+    if app.return_value == LEFT or status:  # the terminal is gone, or the screen failed
+        if headless.unattended_s != 0 and not client.alone:
+            print_notice(f"recording goes on: gswarm-tui attach {uid[:8]}")
         return status
     report_recorder("")
     if app.return_value == DETACHED:
@@ -148,7 +151,8 @@ async def _show(client: Recorder, app: GswarmApp) -> int:
         raise problem
     if problem is not None:
         _LOG.error("the client failed", exc_info=problem)
-        raise UserError(f"internal error of the screen, see the log; recording continues: {problem}.")
+        print_notice(f"internal error of the screen, see the log: {problem}")
+        return 1
     return app.return_code or 0
 
 

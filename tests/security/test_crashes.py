@@ -16,7 +16,7 @@ from gswarm_tui.cli import main
 from gswarm_tui.run.starter import ENDING
 from tests.integration.heads import agents_of, eventually, head, nothing_left, rows
 from tests.recorders import recorder_of
-from tests.terminal import PATIENCE_S
+from tests.terminal import PATIENCE_S, InTerminal
 from tests.unit.store_recording import query
 
 KILLS_THE_ENGINE = "SELECT (repeat('[',100000)||repeat(']',100000))::JSON::VARIANT"
@@ -93,12 +93,28 @@ def test_killed_screen_leaves_the_recorder_and_restores_the_terminal(
     assert main(["recording", "stop", "--db", str(path)]) == 0
 
 
+def test_screen_that_fails_leaves_the_recorder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GSWARM_TUI_UNATTENDED", "1h")
+    fails = "from gswarm_tui import cli; from gswarm_tui.tui.app import GswarmApp as app; "
+    fails += "app.action_start_session = lambda self: 1 / 0; raise SystemExit(cli.main())"
+    words = ("--launcher", "local", "--db", str(path))
+    with InTerminal([sys.executable, "-c", fails, *words], size=(120, 40)) as running:
+        running.wait_for(" rows")
+        running.press("s")
+        assert running.exit_status() == 1
+        running.wait_for("gswarm-tui: recording goes on: gswarm-tui attach ")
+        assert running.settings() == running.first_settings
+    assert main(["recording", "stop", "--db", str(path)]) == 0
+
+
 def test_recorder_ends_with_its_only_screen_when_nobody_may_leave_it(path: Path) -> None:
     with head("--demo", "1x1", "--db", str(path)) as running:
         running.wait_for(" rows")
         recorder = recorder_of(path)
         os.kill(running.pid, signal.SIGKILL)
         eventually(lambda: state(recorder) == "", "the recorder's end")
+        assert running.exit_status() == 128 + signal.SIGKILL
+        assert "attach" not in running.screen()
     assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
 
 
