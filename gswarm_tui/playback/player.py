@@ -1,4 +1,4 @@
-"""Player of a recording: the playhead, the fleet at its position, and reading in a thread."""
+"""Player of a recording: the playhead, the fleet at its position, and reading ahead in a thread."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 TICK_S = 0.1
 SLOW_TICK_S = 0.25
 """Tick at real-time speed or slower."""
-AT_ONCE_S = 2.0
-"""Seconds of playing whose events are read at once, and at least as many seconds of the recording."""
+AHEAD_S = 2.0
+"""Read-ahead: seconds of playing, and at least as many seconds of the recording."""
 APPLY_S = 0.05
 """Longest time that events are applied before the screen is drawn again."""
+NEAR_S, NEAR_FRAMES = 30.0, 5000
+"""Longest jump forward, in seconds and frames, that applies events; longer ones rebuild the fleet."""
 BATCH_FRAMES = 128
 """Frames that are applied at once."""
 TIMELINE_EVERY_S = 5.0
@@ -130,8 +132,11 @@ class Player:
         self._read = playhead.at
         self._unapplied: deque[Event] = deque()
         self._target: float | None = playhead.at
+        self._reading: asyncio.Future[list[Event]] | None = None
+        self._reading_to = playhead.at
         self._wake, self._opened = asyncio.Event(), asyncio.Event()
         self._timeline_read_at: float | None = None
+        self._rebuild = False
 
     def now(self) -> float:
         """Return the time of the recording that ``fleet`` shows."""
@@ -198,6 +203,7 @@ class Player:
 
     def reload(self) -> None:
         """Read the shown fleet and the timeline again, because the recording has another session."""
+        self._rebuild = True
         self._target = self.wanted
         self.reload_timeline()
 
@@ -232,20 +238,37 @@ class Player:
             await self._refresh_timeline()
             await self._play()
         except UserError as error:
-            self.problem, self._target = str(error), None
+            self.problem, self._target, self._reading = str(error), None, None
             self.playhead.pause()
             self.playhead.move_to(self._shown)
 
     async def _jump(self) -> None:
         """Jump to the latest target, and then to targets set meanwhile."""
         while (at := self._target) is not None:
-            self._unapplied.clear()
-            self.fleet = await self._in_thread(self.source.fleet, at)
-            self._shown = self._read = at
-            self._notify()
+            await self._drop_reading()
+            # Applying the events up to a time is faster than rebuilding the fleet if it is near.
+            ahead_s, nodes = at - self._shown, len(self.fleet.nodes)
+            few = ahead_s / self.source.interval_s * nodes <= max(NEAR_FRAMES, nodes)
+            if nodes and 0 <= ahead_s <= NEAR_S and few and not self._rebuild:
+                self._unapplied.extend(await self._in_thread(self.source.events, self._shown, at))
+                while self._unapplied:
+                    self._apply_next(at)
+                    await asyncio.sleep(0)
+                self._shown = self._read = at
+            else:
+                self._rebuild = False
+                self.fleet = await self._in_thread(self.source.fleet, at)
+                self._shown = self._read = at
+                self._notify()
             if self._target == at:
                 self._target = None
         self.playhead.move_to(self._shown)
+
+    async def _drop_reading(self) -> None:
+        self._unapplied.clear()
+        if self._reading is not None:
+            await asyncio.gather(self._reading, return_exceptions=True)
+            self._reading = None
 
     async def _refresh_timeline(self) -> None:
         now = self._clock()
@@ -258,15 +281,19 @@ class Player:
     async def _play(self) -> None:
         if self.playhead.paused:
             return
-        if self._read < min(self.playhead.at, self.end):
-            length = max(AT_ONCE_S * self.playhead.speed, AT_ONCE_S, 2 * self.source.interval_s)
-            until = min(self._read + length, self.playhead.end)
-            self._unapplied.extend(await self._in_thread(self.source.events, self._read, until))
-            self._read = until
+        if self._reading is not None and self._reading.done():
+            self._unapplied.extend(self._reading.result())
+            self._reading, self._read = None, self._reading_to
         wanted = self.playhead.at
         self._apply(min(wanted, self._read))
         if self._shown < wanted:  # reading or applying can't keep up: slow down, skip no frame
             self.playhead.move_to(self._shown)
+        length = max(AHEAD_S * self.playhead.speed, AHEAD_S, 2 * self.source.interval_s)
+        if self._reading is None and self._read < self.end and self._read - self._shown < length:
+            self._reading_to = min(self._read + length, self.playhead.end)
+            call = self._in_thread(self.source.events, self._read, self._reading_to)
+            self._reading = asyncio.ensure_future(call)
+            self._reading.add_done_callback(lambda _done: self._wake.set())
         if self._shown >= self.end:
             self.playhead.pause()
             self.caught_up = self.source.running

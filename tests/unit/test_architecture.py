@@ -235,7 +235,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.launch": 1_875,
     "gswarm_tui.link": 1_425,
     "gswarm_tui.options": 1_325,
-    "gswarm_tui.playback": 475,
+    "gswarm_tui.playback": 480,
     "gswarm_tui.plotting": 1_350,
     "gswarm_tui.printing": 575,
     "gswarm_tui.profiling": 2_200,
