@@ -57,7 +57,9 @@ def write_shims(folder: Path) -> list[Path]:
         for made in (folder, folder / RESULTS):
             made.mkdir(mode=0o700, parents=True, exist_ok=True)
             status = made.stat()
-            if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            if status.st_uid != os.geteuid():
+                raise ProfileError(f"{made} belongs to another user; name a folder of yours.")
+            if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 raise ProfileError(f"{made}: others can write there; name another folder, or run chmod go-w.")
         paths = []
         for tool in TOOLS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import resource
 from pathlib import Path
 from typing import Any
@@ -115,8 +116,13 @@ async def test_a_command_that_ignores_sigterm_and_prints_without_end_is_killed(
     assert await command.wait() == -9
 
 
-def test_shims_refuse_a_folder_in_which_others_write(tmp_path: Path) -> None:
+def test_shims_refuse_a_folder_of_others_or_in_which_others_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_shims(tmp_path / "own")
     (tmp_path / "own").chmod(0o777)
     with pytest.raises(ProfileError, match="others can write there"):
+        write_shims(tmp_path / "own")
+    monkeypatch.setattr(os, "geteuid", lambda: 1 + (tmp_path / "own").stat().st_uid)
+    with pytest.raises(ProfileError, match="belongs to another user"):
         write_shims(tmp_path / "own")
