@@ -150,7 +150,7 @@ def test_fetching_from_a_node_that_never_ends_can_be_stopped(tmp_path: Path, hom
         assert query(path, "SELECT ended_at FROM recordings") == [(None,)]
 
 
-def test_node_that_sends_more_than_it_can_keep_is_named_and_the_recording_closed(
+def test_recording_of_a_node_that_sends_more_than_it_can_keep_is_closed_on_request(
     tmp_path: Path, home: None
 ) -> None:
     few = "--spool-mib", "1"
@@ -162,9 +162,13 @@ def test_node_that_sends_more_than_it_can_keep_is_named_and_the_recording_closed
         ((uid,),) = query(path, "SELECT uid FROM recordings")
         command = [sys.executable, "-m", "gswarm_tui", "recover", uid, "--finish", "--db", str(path)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FINISH_S)
+        assert (done.returncode, done.stderr) == (1, ""), done.stdout
+        assert "overflowing: it still holds frames" in done.stdout
+        done = subprocess.run(
+            [*command, "--abandon"], capture_output=True, text=True, check=False, timeout=FINISH_S
+        )
         assert (done.returncode, done.stderr) == (0, ""), done.stdout
         assert f"recording {uid[:8]} is closed; " in done.stdout
-        assert "overflowing: its agent sent too much" in done.stdout
         assert query(path, "SELECT count(*) BETWEEN 1000 AND 50000 FROM host_samples") == [(True,)]
         assert events(path, "kind, severity", "kind = 'abandoned'") == [("abandoned", "error")]
 

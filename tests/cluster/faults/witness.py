@@ -5,7 +5,7 @@ The journal is written in the agent's process, by code that isn't the agent's, a
 
 from __future__ import annotations
 
-import struct
+import marshal
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,6 @@ number are further apart: an agent is killed two seconds after its start at the 
 FIRST_LOOKS = 2
 """Reads of the stand-in's GPUs by an agent before its first frame, to find out what they support. If this
 changes, the row of the fault "nothing" fails."""
-_TALLY = struct.Struct(">32sQQQ")
 _TALLIES = "gswarm-tui-*/*/tally"
 
 
@@ -63,14 +62,11 @@ class Witness:
             self._cut_short.add(made[-1])
 
     def _numbered(self) -> int:
-        """Return the number of the last frame from the killed agent's tally file.
-
-        0 where it had no number yet: agents write the file when their life begins.
-        """
+        """Return the number of the last frame from the killed agent's tally file, 0 without one."""
         places = (Path(f"/proc/{self.node.init.pid}/root{place}") for place in ("/var/tmp", "/tmp"))
-        content = b"".join(path.read_bytes() for place in places for path in place.glob(_TALLIES))
-        lives = [(life, seq) for life, seq, _, _ in _TALLY.iter_unpack(content) if life.strip(b"\0")]
-        return int(lives[-1][1]) if lives else 0
+        tallies = [marshal.loads(path.read_bytes()) for place in places for path in place.glob(_TALLIES)]
+        lives = [number for tally in tallies for number, _, _ in tally.values()]
+        return int(lives[-1]) if lives else 0
 
     def readings(self) -> list[NvmlRead]:
         """Return the reads that became frames or should have."""
