@@ -212,7 +212,7 @@ class Recorder:
         if "error" in message:
             raise RecorderError(str(message["error"]))
         if "ended" in message:
-            self._ended_at, self.ended, self.recorder = self.now(), True, None
+            self._ended_at, self.ended = self.now(), True
             self.report = message["ended"]
             self.interruption = "the recording ended; q closes this screen"
         self._flush()

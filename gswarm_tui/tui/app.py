@@ -142,7 +142,7 @@ class GswarmApp(Viewer):
     def _recorder_state(self) -> list[Span]:
         """Return "● rec 00:12:31 · 1.2 M rows · 14 MB", or why nothing is recorded or known."""
         run = self.live
-        if run.interruption:
+        if run.interruption and not run.ended:
             return [Span("╳ ", "error"), Span(clean(run.interruption), "error")]
         if not run.connected:
             return [Span("○ starting …", "dim")]
@@ -154,6 +154,8 @@ class GswarmApp(Viewer):
         rows = "row" if recorder.rows == 1 else "rows"
         words = f" · {count(recorder.rows)} {rows} · {file_size(recorder.file_bytes)}"
         since = f"rec {elapsed(run.now() - run.started_at)}"
+        if run.ended:
+            return [Span("○ "), Span(run.interruption), Span(f" · {since}{words}", "dim")]
         if not self.starts_it:
             place = f" to {clean(run.place)}" if run.place else ""
             since = f"attached{place}{', read-only' * run.read_only} · {since}"
@@ -317,14 +319,14 @@ class GswarmApp(Viewer):
     @property
     def recorded(self) -> bool:
         """Whether the fleet is recorded."""
-        return self.live.recorder is not None
+        return self.live.recorder is not None and not self.live.ended
 
     def _refuse_unrecorded(self, what: str) -> bool:
         """Show why nothing can be noted in a recording; return whether that is so."""
-        if self.live.recorder is None:
+        if not self.recorded:
             why = self.live.interruption or "nothing is recorded; start gswarm-tui without --no-record"
             self.show_notice(f"{what}: {why}", error=True)
-        return self.live.recorder is None
+        return not self.recorded
 
     def action_start_session(self) -> None:
         """Ask for a session's name and start time, and start it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Unpack
 
 from gswarm_tui.common.errors import UserError
@@ -121,25 +122,22 @@ class ReplayApp(Viewer):
 
     async def _save_session(self, name: str, started_at: float, ended_at: float) -> None:
         """Write the session into the file and show it."""
-        try:
-            await asyncio.to_thread(self._add_session, name, started_at, ended_at)
-        except UserError as error:
-            self.show_notice(f"{name} was not saved: {error}", error=True)
-            return
-        self.begun = None
-        self._first_player.reload()
-        self.show_notice(f"saved {name}, {duration(ended_at - started_at)}")
-        self.update_view()
+        if await self._write(partial(self._add_session, name, started_at, ended_at)):
+            self.begun = None
+            self.show_notice(f"saved {name}, {duration(ended_at - started_at)}")
+            self.update_view()
 
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
         """Rename a session or replace its note, in the file."""
-        self.run_worker(self._change_session(session_id, name, note))
+        self.run_worker(self._write(partial(self._change, session_id, name, note)))
 
-    async def _change_session(self, session_id: str, name: str | None, note: str | None) -> None:
+    async def _write(self, change: Callable[[], None]) -> bool:
+        """Change sessions in the file and read them again; return whether that was possible."""
         try:
-            await asyncio.to_thread(self._change, session_id, name, note)
+            await asyncio.to_thread(change)
         except UserError as error:
-            self.show_notice(f"the session was not changed: {error}", error=True)
-            return
+            self.show_notice(f"nothing was changed: {error}", error=True)
+            return False
         self._first_player.reload()
         self.update_view()
+        return True

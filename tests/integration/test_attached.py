@@ -409,7 +409,8 @@ async def test_error_of_the_viewers_part_costs_viewers_and_not_the_recording(
 async def test_viewer_says_that_the_recording_ended_and_stays(recording: Recording) -> None:
     async with on_screen(recording.route()) as (app, run, pilot):
         await recording.stop_serving(ended=True)
-        await shows(app, pilot, "the recording ended; q closes this screen")
+        await shows(app, pilot, "the recording ended; q closes this screen · ")
+        assert "rows · " in screen_text(app)
         shown = run.now()
         assert "s starts one" not in screen_text(app)
         await pilot.press("s")

@@ -260,11 +260,11 @@ async def test_interval_that_cannot_be_saved_says_why(own_deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30), notifications=True) as pilot:
         await deck.settle(pilot)
         await deck.press(pilot, "s", "greater_than_sign", "x", "enter")
-        await shows(deck.app, pilot, "session-1 was not saved: run.duckdb belongs to ada")
+        await shows(deck.app, pilot, "nothing was changed: run.duckdb belongs to ada")
         await deck.press(pilot, "x")
         assert "name this interval as a session" in screen_text(deck.app), "the begin is kept"
         await deck.press(pilot, "escape", "S", "r", *"new", "enter")
-        await shows(deck.app, pilot, "the session was not changed: run.duckdb belongs to ada")
+        await shows(deck.app, pilot, "nothing was changed: run.duckdb belongs to ada")
 
 
 async def test_session_of_a_finished_recording_is_renamed_and_gets_a_note(own_deck: Deck) -> None:

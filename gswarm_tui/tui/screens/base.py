@@ -18,10 +18,12 @@ from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import LIVE, PAST, bindings_of, possible
-from gswarm_tui.tui.drawing.spans import Span
+from gswarm_tui.tui.drawing.spans import Line, Span
 from gswarm_tui.tui.drawing.text import clean
+from gswarm_tui.tui.screens.titles import title_line
 from gswarm_tui.tui.textual_internals.app import TerminalApp
 from gswarm_tui.tui.widgets.footer import Footer, footer_line
+from gswarm_tui.tui.widgets.lines import Bar
 from gswarm_tui.tui.widgets.table import TableView
 from gswarm_tui.tui.widgets.timeline import Timeline
 from gswarm_tui.tui.widgets.view_bar import ViewBar
@@ -38,8 +40,9 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
     """Screen that shows what its app does: the live fleet, its past, or a recording.
 
     A subclass names its ``SCREEN`` (``actions.SCREENS``), from which its keys follow. Its docstring is for
-    users: the help begins with it. It ends its ``compose`` with ``compose_footer`` and overrides ``draw``.
-    ``update_view`` calls that after each tick, once a second, and when the screen comes to the front.
+    users: the help begins with it. It overrides ``compose_body``, what is between title and footer, and
+    ``draw``, which ``update_view`` calls after each tick, once a second, and when the screen comes to the
+    front.
     ``reset`` drops what a subclass keeps of a fleet: a jump in time brings another one. ``open_queries``
     connects to the recording.
     """
@@ -120,10 +123,20 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
         """Whether keys type text now."""
         return False
 
-    def compose_footer(self) -> ComposeResult:
-        """Yield the timeline and the footer."""
+    def compose(self) -> ComposeResult:
+        """Title, what the screen shows, timeline, footer."""
+        yield Bar(id="title")
+        yield from self.compose_body()
         yield Timeline()
         yield Footer()
+
+    @abstractmethod
+    def compose_body(self) -> ComposeResult:
+        """Yield what is between title and footer."""
+
+    def show_title(self, left: list[Span], model: str = "", below: Sequence[Line] = ()) -> None:
+        """Show the title and the recorder's state (``title_line``), and lines below it."""
+        self.query_one("#title", Bar).show(title_line(left, self.viewer, self.size.width, model), *below)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Allow only actions of this screen in this mode."""

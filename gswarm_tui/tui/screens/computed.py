@@ -6,7 +6,9 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
+
+from textual.app import ComposeResult
 
 from gswarm_tui.analysis import summary_text
 from gswarm_tui.analysis.queries import RecordingQueries
@@ -15,7 +17,9 @@ from gswarm_tui.common.quantities import DASH
 from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.drawing.text import clean, width, wrap
 from gswarm_tui.tui.screens.base import ViewerScreen
+from gswarm_tui.tui.widgets.lines import Canvas
 from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
+from gswarm_tui.tui.widgets.view_bar import ViewBar
 
 T = TypeVar("T")
 
@@ -32,9 +36,11 @@ LABELS = 16
 class ComputedScreen(ViewerScreen, Generic[T]):
     """Screen that shows a ``result``: None until it is computed; ``problem`` is the reason if that failed.
 
-    A subclass overrides ``compute``, which runs in a thread, and if its result changes ``still_recording``;
-    its ``draw`` calls the base's.
+    A subclass overrides ``compute``, which runs in a thread, if its result changes ``still_recording``, and
+    ``heading`` and ``draw_result``. There are lines ``above`` and ``below`` the table, which both scroll.
     """
+
+    VIEWS: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,6 +49,22 @@ class ComputedScreen(ViewerScreen, Generic[T]):
         self.computing = False
         self._as_of = 0.0
         self._took_s = 0.0
+
+    def compose_body(self) -> ComposeResult:
+        """Views, if there are several, and the table with lines above and below it."""
+        if self.VIEWS:
+            yield ViewBar(self.VIEWS)
+        yield Canvas(id="above")
+        yield TableView(())
+        yield Canvas(id="below")
+
+    @abstractmethod
+    def heading(self) -> list[Span]:
+        """Return the title."""
+
+    @abstractmethod
+    def draw_result(self, result: T, above: Canvas, table: TableView, below: Canvas) -> None:
+        """Draw the result, with ``above`` and ``table`` shown."""
 
     @abstractmethod
     def compute(self, queries: RecordingQueries) -> T:
@@ -58,6 +80,22 @@ class ComputedScreen(ViewerScreen, Generic[T]):
             self.problem = "nothing is recorded, so there is no summary"
 
     def draw(self) -> None:
+        """Draw the result, or why there is none yet."""
+        self._refresh_result()
+        self.show_title(self.heading())
+        if self.VIEWS:
+            self.query_one(ViewBar).show_hint(self.progress_text())
+        above, below = self.query_one("#above", Canvas), self.query_one("#below", Canvas)
+        table = self.query_one(TableView)
+        above.display, table.display = True, self.result is not None
+        if self.result is None:
+            below.display = False
+            words = (self.problem, "warning") if self.problem else ("computing …", "dim")
+            above.show(wrapped(words[0], self.size.width, words[1]))
+        else:
+            self.draw_result(self.result, above, table, below)
+
+    def _refresh_result(self) -> None:
         """Compute the result if it is missing or changes."""
         if self._queries is None or self.computing:
             return
@@ -90,12 +128,6 @@ class ComputedScreen(ViewerScreen, Generic[T]):
         if self.result is not None and self.still_recording(self.result):
             return f"as of {datetime.fromtimestamp(self._as_of, self.viewer.timezone):%H:%M:%S}"
         return ""
-
-    def placeholder_lines(self) -> list[Spans]:
-        """Return the lines to show without a result."""
-        if self.problem:
-            return [(Span(f" {clean(self.problem)}", "warning"),)]
-        return [(Span(" computing …", "dim"),)]
 
 
 def show_table(table: TableView, made: summary_text.TextTable) -> None:

@@ -219,15 +219,17 @@ class PickDialog(Dialog[str]):
 
     def _list(self, typed: str) -> None:
         """List the options that match, and highlight one."""
-        shown = self._listed
+        shown, more = self._listed, 0
         if typed.strip():
             scores = {o: match_score(typed, o[1], self._words[o[0]]) for o in self._options}
-            shown = sorted((o for o in scores if scores[o]), key=lambda o: -scores[o])[:LISTED_MOST]
+            found = sorted((o for o in scores if scores[o]), key=lambda o: -scores[o])
+            shown, more = found[:LISTED_MOST], len(found[LISTED_MOST:])
         choices = self.query_one(OptionList)
         choices.clear_options()
         choices.add_options(_option(self._labels, name, list(map(clean, texts))) for name, *texts in shown)
-        if not shown:
-            choices.add_option(Option(Text("no match"), disabled=True))
+        if more or not shown:
+            words = f"and {more:,} more; type more letters" if more else "no match"
+            choices.add_option(Option(Text(words), disabled=True))
         names = [name for name, *_ in shown]
         at = names.index(self._chosen) if self._chosen in names and shown is self._listed else 0
         choices.highlighted = at if names else None

@@ -11,12 +11,10 @@ from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.event_groups import EventGroup, grouped
 from gswarm_tui.fleet.events import LINK_LOST, UNREACHABLE, EventLogged
 from gswarm_tui.tui.actions import EVENTS
-from gswarm_tui.tui.drawing.spans import Line, Span
+from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.dialogs import FormDialog, FormField, ask
-from gswarm_tui.tui.screens.titles import title_line
-from gswarm_tui.tui.widgets.lines import Bar
 from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
 
 SEVERITIES = (INFO, WARNING, ERROR)
@@ -67,11 +65,9 @@ class EventsScreen(ViewerScreen):
         self._shown: list[EventGroup] = []
         self._rows: list[Row] = []
 
-    def compose(self) -> ComposeResult:
-        """Title and table."""
-        yield Bar(id="title")
+    def compose_body(self) -> ComposeResult:
+        """The table."""
         yield TableView(EVENT_TABLE, empty="no matching events")
-        yield from self.compose_footer()
 
     def draw(self) -> None:
         """Add new events, and follow them if the cursor is on the last row; else it stays on its event."""
@@ -91,7 +87,7 @@ class EventsScreen(ViewerScreen):
         elif under is not None:
             having = (n for n, group in enumerate(self._shown) if any(one is under for one in group.events))
             table.move_to(next(having, 0))
-        self.query_one("#title", Bar).show(self._title(following))
+        self.show_title(self._title(following))
 
     def reset(self) -> None:
         """Read all events again."""
@@ -103,7 +99,7 @@ class EventsScreen(ViewerScreen):
         words = f"{event.node or ''} {event.kind} {event.message}".casefold()
         return self._text.casefold() in words
 
-    def _title(self, following: bool) -> Line:
+    def _title(self, following: bool) -> list[Span]:
         events = sum(len(group.events) for group in self._shown)
         left = [Span(f" {plural(events, 'event')}", "title"), Span(f"  {LEAST[self._least]}", "dim")]
         if events > len(self._shown):
@@ -115,7 +111,7 @@ class EventsScreen(ViewerScreen):
         left.append(
             Span("  follows the newest", "dim") if following else Span("  G follows the newest", "warning")
         )
-        return title_line(left, self.viewer, self.size.width)
+        return left
 
     def _apply_filter(self) -> None:
         """Apply another filter."""

@@ -79,9 +79,8 @@ class FleetScreen(ViewerScreen):
         self._logged = -1
         self._events: list[EventGroup] = []
 
-    def compose(self) -> ComposeResult:
-        """Header, totals, legend, heatmap, plots, GPU under the cursor, sessions, events, footer."""
-        yield Bar(id="header")
+    def compose_body(self) -> ComposeResult:
+        """Totals, legend, heatmap, plots, GPU under the cursor, sessions, events."""
         yield Bar(id="totals")
         yield Bar(id="rule-above")
         yield Bar(id="legend")
@@ -94,7 +93,6 @@ class FleetScreen(ViewerScreen):
         yield Bar(id="running")
         yield Bar(id="events")
         yield FilterLine()
-        yield from self.compose_footer()
 
     def _now(self) -> float:
         return self.viewer.now()
@@ -178,7 +176,7 @@ class FleetScreen(ViewerScreen):
     def _lines(self, now: float) -> None:
         width, fleet = self.size.width, self.fleet
         sums = totals(fleet, now, ended=self.viewer.ended)
-        self.query_one("#header", Bar).show(
+        self.query_one("#title", Bar).show(
             header_line(self._job, fleet, sums.simulated, self.viewer.recording_state(), width)
         )
         if loading := self.viewer.loading:

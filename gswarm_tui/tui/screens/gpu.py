@@ -25,7 +25,7 @@ from gswarm_tui.tui.drawing.trends import Trends
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.node_tables import PROCESS_TABLE_COLUMNS, no_processes, process_rows
 from gswarm_tui.tui.screens.titles import gpu_title
-from gswarm_tui.tui.widgets.lines import Bar, Canvas
+from gswarm_tui.tui.widgets.lines import Canvas
 from gswarm_tui.tui.widgets.table import TableView
 from gswarm_tui.tui.widgets.view_bar import ViewBar
 
@@ -142,16 +142,14 @@ class GpuScreen(ViewerScreen):
         self.node, self.gpu = node, gpu
         self._trends = Trends()
 
-    def compose(self) -> ComposeResult:
-        """Title, views, metrics, plots and processes."""
-        yield Bar(id="title")
+    def compose_body(self) -> ComposeResult:
+        """Views, metrics, plots and processes."""
         yield ViewBar(self.VIEWS)
         with Vertical(id="body"):
             with Horizontal(id="upper"):
                 yield Canvas(id="metrics")
                 yield Canvas(id="plots")
             yield TableView(PROCESS_TABLE_COLUMNS, empty="no process on this GPU", id="processes")
-        yield from self.compose_footer()
 
     @property
     def state(self) -> NodeState:
@@ -161,7 +159,7 @@ class GpuScreen(ViewerScreen):
     def draw(self) -> None:
         """Draw the GPU."""
         now, node = self.viewer.now(), self.state
-        self.query_one("#title", Bar).show(*gpu_title(node, self.gpu, self.viewer, self.size.width))
+        self.show_title(*gpu_title(node, self.gpu, now, self.size.width))
         self._trends.settle([node], now, self.time_shown)
         self._arrange()
         metrics, plots = self.query_one("#metrics", Canvas), self.query_one("#plots", Canvas)

@@ -59,11 +59,9 @@ WORDS: dict[str, Entries] = {
         ("kW, kWh", "power of all GPUs now; energy they used since the recording began"),
         ("mem", "GPU memory in use, out of the total; on a node's row, host memory in use"),
         ("lowest util", "the GPU with the lowest utilisation now"),
-        ("every 1 s", "time between samples"),
         ("lag", "delay of the newest sample on the node with the longest delay"),
         ("rec", "time recorded so far, rows in the file and its size"),
         ("rank", "ranks of the job's processes on the node's GPUs"),
-        ("mean", "mean over the node's GPUs"),
         ("last 5 min", "history of the mean over the node's GPUs"),
         ("cpu, iowait", "shares of CPU time: in use; idle while waiting for disks"),
         ("GB/s in/out", "received and sent by the node: InfiniBand if it has any, else network"),
@@ -73,18 +71,13 @@ WORDS: dict[str, Entries] = {
         ("every, late", "time between samples; delay of the newest one"),
         ("clock", "how far the node's clock is ahead of this machine's"),
     ),
-    GPU: (
-        ("last 5 min", "the time that the plots show; z changes it"),
-        ("mean min max", "mean, minimum and maximum in the plotted time"),
-    ),
+    GPU: (("mean min max", "mean, minimum and maximum in the plotted time"),),
     WORST: (
         (
             f"first {LISTED_MOST}",
             f"the list ends after {LISTED_MOST} GPUs; reversed, it begins at the other end",
         ),
-        ("rank", "rank of the job's process on the GPU"),
         ("1 min", "mean of the last minute; of counters, the latest value"),
-        ("latest", "latest value"),
         ("notes", "status of a node that isn't live, throttling, process on the GPU"),
     ),
     SESSIONS: (
@@ -102,7 +95,6 @@ WORDS: dict[str, Entries] = {
     SESSION: _FIGURES,
     PROFILE: (
         ("total, share", "time of all calls of this name; share in the total of the view"),
-        ("calls, mean", "number of calls; mean, median and longest time of one"),
         ("no kernel", "share of the capture in which no kernel of the profile ran on the GPU"),
         ("difference", "longest minus shortest time of the kernel on a rank; ratio of the two"),
         ("kernels 98 %", "share of the time shown in which a kernel ran on the GPU"),

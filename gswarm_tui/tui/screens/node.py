@@ -44,7 +44,7 @@ from gswarm_tui.tui.screens.node_tables import (
     unmeasured_rows,
 )
 from gswarm_tui.tui.screens.titles import node_title
-from gswarm_tui.tui.widgets.lines import Bar, Canvas
+from gswarm_tui.tui.widgets.lines import Canvas
 from gswarm_tui.tui.widgets.table import TableView
 from gswarm_tui.tui.widgets.view_bar import ViewBar
 
@@ -168,9 +168,8 @@ class NodeScreen(ViewerScreen):
         self._metric = GPU_METRICS[0]
         self._band = 0
 
-    def compose(self) -> ComposeResult:
-        """Title, views, and the widgets of all views."""
-        yield Bar(id="title")
+    def compose_body(self) -> ComposeResult:
+        """Views, and the widgets of all views."""
         yield ViewBar(self.VIEWS)
         with Vertical(id="body"):
             yield TableView(GPU_TABLE, picks_column=True, empty="no GPUs", id="gpus")
@@ -179,7 +178,6 @@ class NodeScreen(ViewerScreen):
             yield TableView(PROCESS_TABLE_COLUMNS, empty="no GPU processes", id="processes")
             yield TableView((), empty="the agent found no connections between GPUs", id="links")
             yield TableView(UNMEASURED_TABLE, empty="all metrics are measured", id="unmeasured")
-        yield from self.compose_footer()
 
     def on_mount(self) -> None:
         """Put the cursor on the requested GPU."""
@@ -199,7 +197,7 @@ class NodeScreen(ViewerScreen):
     def draw(self) -> None:
         """Draw the node."""
         now, node = self.viewer.now(), self.state
-        self.query_one("#title", Bar).show(*node_title(node, self.viewer, self.size.width))
+        self.show_title(*node_title(node, now, self.size.width))
         self._trends.settle([node], now, self.time_shown)
         self._arrange()
         self.query_one(ViewBar).show_hint(self._hint(node))

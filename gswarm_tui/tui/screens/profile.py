@@ -141,15 +141,15 @@ class ProfileScreen(TablesScreen):
         devices = [] if self.result is None else self.result.devices
         return devices[self._device % len(devices)] if devices else None
 
-    def draw_view(self, details: ProfileDetails, canvas: Canvas, table: TableView) -> None:
+    def draw_result(self, result: ProfileDetails, above: Canvas, table: TableView, below: Canvas) -> None:
         """Draw the timeline or the table of the view."""
         if self.view != TIMELINE:
-            super().draw_view(details, canvas, table)
+            super().draw_result(result, above, table, below)
             return
-        canvas.display = True
         shown, whole = (brief_time(end - start) for start, end in (self._span, self._captured))
         self.query_one(ViewBar).show_hint(f"{self._device_name()}{shown} of {whole}")
-        self._draw_timeline(canvas, table)
+        self._draw_timeline(above, table)
+        self.on_table_view_moved()
 
     def facts(self) -> str:
         """Return the share without a kernel, and the length of the capture."""

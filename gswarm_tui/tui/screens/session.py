@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import ClassVar
 
-from textual.app import ComposeResult
-
 from gswarm_tui.analysis import summary_text
 from gswarm_tui.analysis.queries import RecordingQueries, SessionDetails
 from gswarm_tui.fleet.event_groups import EventGroup, grouped
@@ -18,10 +16,8 @@ from gswarm_tui.tui.screens.comparison import ComparisonScreen
 from gswarm_tui.tui.screens.computed import ComputedScreen, labelled, show_table, wrapped
 from gswarm_tui.tui.screens.dialogs import PickDialog, ask
 from gswarm_tui.tui.screens.events import EVENT_TABLE, event_row
-from gswarm_tui.tui.screens.titles import title_line
-from gswarm_tui.tui.widgets.lines import Bar, Canvas
+from gswarm_tui.tui.widgets.lines import Canvas
 from gswarm_tui.tui.widgets.table import TableView
-from gswarm_tui.tui.widgets.view_bar import ViewBar
 
 ALL, NODES, GPUS, PROCESSES, EVENTS = "summary", "nodes", "GPUs", "processes", "events"
 TABLE_LEAST = 5
@@ -37,14 +33,6 @@ class SessionScreen(ComputedScreen[SessionDetails]):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self._session = session
-
-    def compose(self) -> ComposeResult:
-        """Title, views, summary, table."""
-        yield Bar(id="title")
-        yield ViewBar(self.VIEWS)
-        yield Canvas(id="summary")
-        yield TableView(())
-        yield from self.compose_footer()
 
     @property
     def _event_groups(self) -> list[EventGroup]:
@@ -68,30 +56,27 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         """Return the session of this screen."""
         return self.session
 
-    def draw(self) -> None:
-        """Draw the session."""
-        super().draw()
-        session = self.session
-        standing = Span("● running", "good") if session.running else Span("○ ended", "dim")
-        left = [Span(f" {clean(session.name)}", "title"), Span("  "), standing]
-        self.query_one("#title", Bar).show(title_line(left, self.viewer, self.size.width))
-        self.query_one(ViewBar).show_hint(self.progress_text())
-        canvas, table = self.query_one("#summary", Canvas), self.query_one(TableView)
-        if self.result is None or self.result.summary.whole is None:
-            words = wrapped(f"{session.name} has no GPU samples yet", self.size.width, "warning")
-            canvas.display, table.display = True, False
-            canvas.show(words if self.result is not None else self.placeholder_lines())
+    def heading(self) -> list[Span]:
+        """Return name and state of the session."""
+        standing = Span("● running", "good") if self.session.running else Span("○ ended", "dim")
+        return [Span(f" {clean(self.session.name)}", "title"), Span("  "), standing]
+
+    def draw_result(self, result: SessionDetails, above: Canvas, table: TableView, below: Canvas) -> None:
+        """Draw the summary, the table of the view, or both."""
+        if result.summary.whole is None:
+            table.display = False
+            above.show(wrapped(f"{self.session.name} has no GPU samples yet", self.size.width, "warning"))
             return
         most = self.lines - 3
-        lines = self._summary(self.result, self.size.width)
+        lines = self._summary(result, self.size.width)
         if len(lines) > most:
-            lines = self._summary(self.result, self.size.width - 1)  # beside it one scrolls
-        canvas.display = self.view == ALL
-        canvas.styles.max_height = max(1, most)
-        below = most - len(lines) - 1 >= TABLE_LEAST
-        canvas.show([*lines, (Span(""),)] if below else lines)
-        table.display = self.view != ALL or below
-        self._fill(table, self.result)
+            lines = self._summary(result, self.size.width - 1)  # beside it one scrolls
+        above.display = self.view == ALL
+        above.styles.max_height = max(1, most)
+        room = most - len(lines) - 1 >= TABLE_LEAST
+        above.show([*lines, (Span(""),)] if room else lines)
+        table.display = self.view != ALL or room
+        self._fill(table, result)
 
     def _summary(self, details: SessionDetails, cells: int) -> list[Spans]:
         summary = details.summary
@@ -125,7 +110,7 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         if table.display:
             table.move(where)
         else:
-            self.query_one("#summary", Canvas).move(where)
+            self.query_one("#above", Canvas).move(where)
 
     async def action_open(self) -> None:
         """Go to the time of the selected event, else to the session's start."""

@@ -25,8 +25,7 @@ from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean, width
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.dialogs import FormDialog, FormField, ask
-from gswarm_tui.tui.screens.titles import joined, title_line
-from gswarm_tui.tui.widgets.lines import Bar
+from gswarm_tui.tui.screens.titles import joined
 from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
 
 if TYPE_CHECKING:
@@ -125,11 +124,9 @@ class SessionsScreen(ViewerScreen):
         self._profiles: Sequence[Profile] = ()
         self._keys: list[object] = []
 
-    def compose(self) -> ComposeResult:
-        """Title and table."""
-        yield Bar(id="title")
+    def compose_body(self) -> ComposeResult:
+        """The table."""
         yield TableView(SESSION_TABLE)
-        yield from self.compose_footer()
 
     def draw(self) -> None:
         """Draw the sessions; the cursor stays on its session or profile."""
@@ -147,7 +144,7 @@ class SessionsScreen(ViewerScreen):
             Span(f"  {len(ahead)} ahead" if ahead else "", "dim"),
             Span(f"  {plural(len(self._profiles), 'profile')}" if self._profiles else "", "dim"),
         ]
-        self.query_one("#title", Bar).show(title_line(title, self.viewer, self.size.width))
+        self.show_title(title)
         if self.viewer.can_start_session:
             table.empty = "no session yet; s starts one, also in the past"
         elif self.viewer.open_queries is None:

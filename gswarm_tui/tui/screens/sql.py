@@ -22,7 +22,6 @@ from gswarm_tui.tui.drawing.text import clean, clip, width
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.computed import wrapped
 from gswarm_tui.tui.screens.dialogs import DetailsDialog
-from gswarm_tui.tui.screens.titles import title_line
 from gswarm_tui.tui.widgets.editor import COLUMNS_QUERY, Editor, SqlCompleter
 from gswarm_tui.tui.widgets.lines import Bar
 from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
@@ -109,13 +108,11 @@ class SqlScreen(ViewerScreen):
         self._recipes_shown = True
         self._recalled: int | None = None
 
-    def compose(self) -> ComposeResult:
-        """Title, editor, status line, result."""
-        yield Bar(id="title")
+    def compose_body(self) -> ComposeResult:
+        """Editor, status line, result."""
         yield Editor(self.state.draft, SqlCompleter(()), PLACEHOLDER)
         yield Bar(id="status")
         yield TableView(())
-        yield from self.compose_footer()
 
     @property
     def typing(self) -> bool:
@@ -147,8 +144,7 @@ class SqlScreen(ViewerScreen):
     def draw(self) -> None:
         """Fit title and status line into the width; no query runs again."""
         text = "nothing is recorded" if self._queries is None else clean(self._queries.file)
-        left = [Span(" SQL", "title"), Span(f"  {text}", "dim")]
-        self.query_one("#title", Bar).show(title_line(left, self.viewer, self.size.width))
+        self.show_title([Span(" SQL", "title"), Span(f"  {text}", "dim")])
         # The status is inside a rule; an error is above it, on as many lines as it needs.
         status = self._status()
         error = wrapped(f"╳ {self.state.problem}", self.size.width, "error") if not status else []

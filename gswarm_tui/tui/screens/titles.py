@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from gswarm_tui.common.quantities import DASH, age, mebibytes, plural, watts
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.drawing.node_status import ROLES, short_status
 from gswarm_tui.tui.drawing.spans import Line, Span, measure, spread
 from gswarm_tui.tui.drawing.text import clean, clip, width, wrap
-from gswarm_tui.tui.screens.base import ViewerApp
 
+if TYPE_CHECKING:
+    from gswarm_tui.tui.screens.base import ViewerApp
+
+Title = tuple[list[Span], str, list[Line]]
+"""Title, model at its end (``title_line``), and the lines below."""
 ERROR_SHORTEST = 12
 """Minimum cells of an error; a shorter one can't be understood."""
 NAME_SHORTEST = 8
@@ -56,14 +61,13 @@ def standing_span(node: NodeState, now: float) -> Span:
     return Span(short_status(node, standing, now), ROLES[standing])
 
 
-def node_title(node: NodeState, viewer: ViewerApp, cells: int) -> list[Line]:
+def node_title(node: NodeState, now: float, cells: int) -> Title:
     """Return name, status, hardware and link, or why the node is lost and what to do."""
-    now = viewer.now()
     left = [Span(f" {clean(node.name)}", "title"), Span("  "), standing_span(node, now)]
     names = Counter(clean(facts.name) for facts in node.facts)
     gpus = ", ".join(f"{number} × {name}" for name, number in names.items())
     gpus = gpus or ("no GPU" if node.hello is not None else "")
-    return [title_line(left, viewer, cells, f"  {gpus}"), *_details(node, host_facts(node), now, cells)]
+    return left, f"  {gpus}", _details(node, host_facts(node), now, cells)
 
 
 def host_facts(node: NodeState) -> str:
@@ -122,12 +126,11 @@ def link_line(node: NodeState) -> Line:
     return [Span(f" {joined(facts)}", "dim")]
 
 
-def gpu_title(node: NodeState, row: int, viewer: ViewerApp, cells: int) -> list[Line]:
+def gpu_title(node: NodeState, row: int, now: float, cells: int) -> Title:
     """Return GPU, status and hardware, or the node's problem and what to do."""
-    now = viewer.now()
     if row >= len(node.facts):
         left = [Span(f" {clean(node.name)}", "title"), Span("  "), standing_span(node, now)]
-        return [title_line(left, viewer, cells), *_details(node, "unknown GPU", now, cells)]
+        return left, "", _details(node, "unknown GPU", now, cells)
     facts = node.facts[row]
     left = [
         Span(f" {clean(node.name)}:{facts.index}", "title"),
@@ -145,5 +148,4 @@ def gpu_title(node: NodeState, row: int, viewer: ViewerApp, cells: int) -> list[
         )
     )
     below = _details(node, what, now, cells)
-    title = title_line(left, viewer, cells, f"  {clean(facts.name)}")
-    return [title, *(below[:1] if node.standing(now) is Standing.LIVE else below)]
+    return left, f"  {clean(facts.name)}", below[:1] if node.standing(now) is Standing.LIVE else below

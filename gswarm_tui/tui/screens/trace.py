@@ -13,10 +13,8 @@ from gswarm_tui.tui.actions import TRACE
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.computed import ComputedScreen, show_table, wrapped
-from gswarm_tui.tui.screens.titles import title_line
 from gswarm_tui.tui.widgets.lines import Bar, Canvas
 from gswarm_tui.tui.widgets.table import TableView
-from gswarm_tui.tui.widgets.view_bar import ViewBar
 
 CUT_TEXT_LINES = 3
 """Lines of a text that a table cuts."""
@@ -26,52 +24,39 @@ class TablesScreen(ComputedScreen[ProfileDetails]):
     """Tables of a profile or trace, one for each view; a subclass names those that are ``EMPTY``."""
 
     EMPTY: ClassVar[dict[str, str]]
-    VIEWS: ClassVar[tuple[str, ...]]
 
     def __init__(self, profile: Profile) -> None:
         super().__init__()
         self._profile = profile
 
-    def compose(self) -> ComposeResult:
-        """Title, views, message or timeline, table."""
-        yield Bar(id="title")
-        yield ViewBar(self.VIEWS)
-        yield Canvas()
-        yield TableView(())
+    def compose_body(self) -> ComposeResult:
+        """Views, timeline, table, the name under the cursor."""
+        yield from super().compose_body()
         yield Bar(id="cut")
-        yield from self.compose_footer()
 
     def facts(self) -> str:
         """Return figures for the title."""
         return ""
 
-    def draw(self) -> None:
-        """Draw the view."""
-        super().draw()
-        left = [
+    def heading(self) -> list[Span]:
+        """Return the file, its origin and figures."""
+        return [
             Span(f" {clean(self._profile.file)}", "title"),
             Span(f"  {clean(self._profile.origin)}", "dim"),
             Span(f"  {self.facts()}", "dim"),
         ]
-        self.query_one("#title", Bar).show(title_line(left, self.viewer, self.size.width))
-        self.query_one(ViewBar).show_hint(self.progress_text())
-        canvas, table = self.query_one(Canvas), self.query_one(TableView)
-        canvas.display = self.result is None
-        if self.result is None:
-            canvas.show(self.placeholder_lines())
-            return
-        self.draw_view(self.result, canvas, table)
-        self.on_table_view_moved()
 
-    def draw_view(self, details: ProfileDetails, canvas: Canvas, table: TableView) -> None:
-        """Draw the table of the view, or what a subclass shows on the ``canvas``."""
+    def draw_result(self, result: ProfileDetails, above: Canvas, table: TableView, below: Canvas) -> None:
+        """Draw the table of the view; a subclass may draw something above it."""
+        above.display = False
         table.empty = self.EMPTY[self.view]
-        show_table(table, details.tables[self.view])
+        show_table(table, result.tables[self.view])
+        self.on_table_view_moved()
 
     def on_table_view_moved(self) -> None:
         """Show the name under the cursor where the table cuts it."""
         bar, table = self.query_one("#cut", Bar), self.query_one(TableView)
-        lines = wrapped(table.cut_text, table.size.width, "dim") if table.display else []
+        lines = wrapped(table.cut_text, table.size.width, "dim")
         if len(lines) > CUT_TEXT_LINES:
             lines[CUT_TEXT_LINES - 1 :] = [(*lines[CUT_TEXT_LINES - 1], Span(" …", "dim"))]
         bar.display = bool(lines)

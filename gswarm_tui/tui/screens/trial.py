@@ -5,28 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from textual.app import ComposeResult
-
 from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.trial_kinds import TRIAL_KINDS
 from gswarm_tui.trials.progress import TrialProgress, load_progress, plan_table, progress_lines
-from gswarm_tui.trials.result_text import (
-    command_text,
-    notes,
-    scaling_table,
-    sentence,
-    usage_table,
-)
+from gswarm_tui.trials.result_text import command_text, notes, scaling_table, sentence, usage_table
 from gswarm_tui.tui.actions import TRIAL
 from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.computed import ComputedScreen, labelled, show_table, wrapped
-from gswarm_tui.tui.screens.titles import title_line
-from gswarm_tui.tui.widgets.lines import Bar, Canvas
+from gswarm_tui.tui.widgets.lines import Canvas
 from gswarm_tui.tui.widgets.table import TableView
-from gswarm_tui.tui.widgets.view_bar import ViewBar
 
 RESULTS, USAGE, RUNS = "results", "GPUs", "runs"
 COMMITTED_WITHIN_S = 2.0
@@ -47,15 +37,6 @@ class TrialScreen(ComputedScreen[TrialProgress]):
     SCREEN = TRIAL
     VIEWS: ClassVar = (RESULTS, USAGE, RUNS)
 
-    def compose(self) -> ComposeResult:
-        """Title, progress, sentence, views, table, notes."""
-        yield Bar(id="title")
-        yield Canvas(id="progress")
-        yield ViewBar(self.VIEWS)
-        yield TableView(())
-        yield Canvas(id="notes")
-        yield from self.compose_footer()
-
     def compute(self, queries: RecordingQueries) -> TrialProgress:
         """Load the trial."""
         progress = queries.load(load_progress)
@@ -70,45 +51,35 @@ class TrialScreen(ComputedScreen[TrialProgress]):
         newer = self.viewer.player is None and max(news, default=0.0) + COMMITTED_WITHIN_S > self._as_of
         return newer or (result.active and not result.finished and not self.viewer.ended)
 
-    def current(self) -> TrialProgress | None:
+    def current(self, result: TrialProgress) -> TrialProgress:
         """Return the result; a trial whose recorder has ended has no running run."""
-        if self.result is None or not self.result.active or not self.viewer.ended:
-            return self.result
-        return replace(self.result, running=None, active=False)
+        ended = result.active and self.viewer.ended
+        return replace(result, running=None, active=False) if ended else result
 
-    def draw(self) -> None:
-        """Draw the trial."""
-        super().draw()
-        result, cells = self.current(), self.size.width
-        left = [Span(" trial", "title")]
-        if result is not None:
-            left.append(Span(f"  {clean(command_text(result.results))}", "text"))
-        self.query_one("#title", Bar).show(title_line(left, self.viewer, cells))
-        views, table = self.query_one(ViewBar), self.query_one(TableView)
-        progress, remarks = self.query_one("#progress", Canvas), self.query_one("#notes", Canvas)
-        views.display = table.display = result is not None
-        remarks.display = result is not None and self.view != RUNS
-        if result is None:
-            progress.show([(Span(""),), *self.placeholder_lines()])
-            return
-        views.show_hint(self.progress_text())
+    def heading(self) -> list[Span]:
+        """Return the command."""
+        command = "" if self.result is None else f"  {clean(command_text(self.result.results))}"
+        return [Span(" trial", "title"), Span(command, "text")]
+
+    def draw_result(self, result: TrialProgress, above: Canvas, table: TableView, below: Canvas) -> None:
+        """Draw progress and result above the table of the view, and notes below it."""
+        result, cells = self.current(result), self.size.width
         now = self.viewer.now() if self.viewer.player is None else self.viewer.player.end
         lines = [self._bar(result), *labelled(progress_lines(result, now, self.viewer.timezone), cells)]
         lines += [(Span(""),), *wrapped(sentence(result.results), cells, "accent"), (Span(""),)]
-        progress.show(lines)
+        above.show(lines)
         if self.view == RUNS:
+            below.display = False
             table.styles.height = "1fr"
             show_table(table, plan_table(result, now))
             return
         made = (usage_table if self.view == USAGE else scaling_table)(result.results)
-        last = [line for note in notes(result.results) for line in wrapped(note, cells, "dim")]
-        room = self.lines - 3 - len(lines)
-        wanted = len(made.rows) + 2
-        remarks.display = room - wanted >= NOTES_FROM
-        table.styles.height = min(room, wanted) if remarks.display else room
+        room, wanted = self.lines - 3 - len(lines), len(made.rows) + 2
+        below.display = room - wanted >= NOTES_FROM
+        table.styles.height = min(room, wanted) if below.display else room
         show_table(table, made)
-        remarks.styles.max_height = max(1, room - wanted)
-        remarks.show(last)
+        below.styles.max_height = max(1, room - wanted)
+        below.show([line for note in notes(result.results) for line in wrapped(note, cells, "dim")])
 
     def _bar(self, result: TrialProgress) -> Spans:
         """Return a bar of the runs that are done; it has no rest once no other follows."""
@@ -121,8 +92,9 @@ class TrialScreen(ComputedScreen[TrialProgress]):
 
     def chosen_session(self) -> Session | None:
         """The session of the run under the cursor."""
-        if (current := self.current()) is None or self.view != RUNS:
+        if self.result is None or self.view != RUNS:
             return None
+        current = self.current(self.result)
         runs, cursor = current.trial.plan.runs, self.query_one(TableView).cursor
         begun = cursor < len(runs) and runs[cursor] not in current.waiting
         name = runs[cursor].session if begun else ""

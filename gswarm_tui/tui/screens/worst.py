@@ -17,14 +17,13 @@ from gswarm_tui.fleet.throttling import reason_names
 from gswarm_tui.tui.actions import WORST
 from gswarm_tui.tui.drawing.legend import label
 from gswarm_tui.tui.drawing.numbers import cell, digits
-from gswarm_tui.tui.drawing.spans import Line, Span
+from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.dialogs import pick_metric
 from gswarm_tui.tui.screens.gpu import GpuScreen
 from gswarm_tui.tui.screens.node_tables import no_processes
-from gswarm_tui.tui.screens.titles import joined, title_line
-from gswarm_tui.tui.widgets.lines import Bar
+from gswarm_tui.tui.screens.titles import joined
 from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
 
 LISTED_MOST = 500
@@ -99,11 +98,9 @@ class WorstGpusScreen(ViewerScreen):
         self._ranked: Sequence[RankedGpu] = ()
         self._ranked_at = 0.0
 
-    def compose(self) -> ComposeResult:
-        """Title and table."""
-        yield Bar(id="title")
+    def compose_body(self) -> ComposeResult:
+        """The table."""
         yield TableView(worst_columns(self._ranking.metric), empty="no GPU has been measured yet")
-        yield from self.compose_footer()
 
     def reset(self) -> None:
         """Rank the GPUs of another fleet."""
@@ -125,22 +122,20 @@ class WorstGpusScreen(ViewerScreen):
         if under is not None and table.cursor:
             places = {(gpu.node, gpu.row): place for place, gpu in enumerate(self._listed)}
             table.move_to(places.get((under.node, under.row), 0))
-        self.query_one("#title", Bar).show(self._title())
+        order = "highest" if self._ranking.highest_first else "lowest"
+        listed, known = len(self._listed), len(self._ranked)
+        gpus = plural(known, "GPU") if listed == known else f"first {listed:,} of {plural(known, 'GPU')}"
+        self.show_title(
+            [
+                Span(f" {gpus}", "title"),
+                Span(f"  {order} {label(metric)} first", "accent"),
+                Span("  mean of the last minute", "dim"),
+            ]
+        )
 
     @property
     def _listed(self) -> Sequence[RankedGpu]:
         return self._ranked[:LISTED_MOST]
-
-    def _title(self) -> Line:
-        order = "highest" if self._ranking.highest_first else "lowest"
-        listed, known = len(self._listed), len(self._ranked)
-        gpus = plural(known, "GPU") if listed == known else f"first {listed:,} of {plural(known, 'GPU')}"
-        left = [
-            Span(f" {gpus}", "title"),
-            Span(f"  {order} {label(self._ranking.metric)} first", "accent"),
-            Span("  mean of the last minute", "dim"),
-        ]
-        return title_line(left, self.viewer, self.size.width)
 
     # Actions
 
