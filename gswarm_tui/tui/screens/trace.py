@@ -51,7 +51,8 @@ class TablesScreen(ComputedScreen[ProfileDetails]):
         above.display = False
         table.empty = self.EMPTY[self.view]
         show_table(table, result.tables[self.view])
-        self.on_table_view_moved()
+        # A table that was hidden so far gets its width with the next layout.
+        self.call_after_refresh(self.on_table_view_moved)
 
     def on_table_view_moved(self) -> None:
         """Show the name under the cursor where the table cuts it."""
