@@ -136,7 +136,9 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
 
     def show_title(self, left: list[Span], model: str = "", below: Sequence[Line] = ()) -> None:
         """Show the title and the recorder's state (``title_line``), and lines below it."""
-        self.query_one("#title", Bar).show(title_line(left, self.viewer, self.size.width, model), *below)
+        state = self.viewer.recording_state()
+        title = title_line(left, self.fleet, state, self.size.width, model)
+        self.query_one("#title", Bar).show(title, *below)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Allow only actions of this screen in this mode."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from gswarm_tui.common.quantities import DASH, age, mebibytes, plural, watts
 from gswarm_tui.fleet.node import NodeState, Standing
+from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.tui.drawing.node_status import ROLES, short_status
 from gswarm_tui.tui.drawing.spans import Line, Span, measure, spread
 from gswarm_tui.tui.drawing.text import clean, clip, width, wrap
-
-if TYPE_CHECKING:
-    from gswarm_tui.tui.screens.base import ViewerApp
 
 Title = tuple[list[Span], str, list[Line]]
 """Title, model at its end (``title_line``), and the lines below."""
@@ -30,15 +27,15 @@ def joined(parts: Iterable[str]) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def title_line(left: list[Span], viewer: ViewerApp, cells: int, model: str = "") -> Line:
+def title_line(left: list[Span], fleet: Fleet, state: list[Span], cells: int, model: str = "") -> Line:
     """Return a title with the recorder's state and "SIMULATED" at the right.
 
     Where they don't fit, the ``model`` at the title's end is cut first, then the state is left out, then the
     end of the title; "SIMULATED" always stays. An error of the recorder is cut to the space.
     """
-    simulated = any(n.hello is not None and n.hello.simulated for n in viewer.fleet.nodes.values())
+    simulated = any(n.hello is not None and n.hello.simulated for n in fleet.nodes.values())
     chip = [Span(" SIMULATED ", "chip"), Span(" ")] if simulated else []
-    sign, words, *_ = [*viewer.recording_state(), Span("")]
+    sign, words, *_ = [*state, Span("")]
     shortest = min(width(model), NAME_SHORTEST)
     room = cells - measure(left) - shortest - measure(chip) - width(sign.text) - 5
     if words.role == "error" and room >= ERROR_SHORTEST:
