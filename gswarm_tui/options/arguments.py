@@ -339,7 +339,8 @@ def _unexpected(word: str, parser: Parser) -> str:
     if any(parser.prog == f"gswarm-tui {each.name}" and each.runs_another for each in COMMANDS):
         return f"write -- before the command: {parser.prog} -- {printable(word)} ..."
     if is_recording(word):
-        return f"unexpected argument {quote(word)}; name the recording with --db, or use gswarm-tui replay."
+        replay = ", or use gswarm-tui replay" if parser.prog == "gswarm-tui" else ""
+        return f"unexpected argument {quote(word)}; name the recording with --db{replay}."
     if parser.prog != "gswarm-tui":
         return f"unexpected argument {quote(word)} after {parser.prog}; see --help."
     if word in COMMAND_NAMES:

@@ -58,7 +58,7 @@ class NsysExport:
         """Return what the export says of itself. Raises ReportError for another schema or database."""
         table = next((name for name in _METADATA if name in self.columns), None)
         if table is None or "StringIds" not in self.columns:
-            raise ReportError(f"{self._name} is a SQLite file, but no export of Nsight Systems.")
+            raise ReportError(f"{self._name} has no tables of an export of Nsight Systems.")
         rows = self.rows(f"SELECT name, value FROM {table}")  # noqa: S608 (own names)
         found = {str(name): str(value) for name, value in rows}
         schema = found.get("EXPORT_SCHEMA_VERSION", "")

@@ -25,7 +25,7 @@ from gswarm_tui.common.quantities import plural
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
 from gswarm_tui.profiling.report_text import ReportError, clean_text
 from gswarm_tui.store.recording.profiles import UNKNOWN, ProfileFacts, RowTarget
-from gswarm_tui.store.sql.profile_views import COMMUNICATION
+from gswarm_tui.store.sql.profile_views import COMMUNICATION, FUSED
 from gswarm_tui.store.sql.schema import TRACE_KERNEL_EVENTS, TRACE_OP_EVENTS, TableSchema
 
 SUFFIXES = (".json", ".json.gz")
@@ -238,8 +238,9 @@ class PytorchTrace:
     def _kernel(self, event: dict[str, Any], kind: str) -> tuple[Any, ...]:
         arguments = event.get("args")
         arguments = arguments if isinstance(arguments, dict) else {}
-        collective = arguments.get("Collective name")
-        if kind == "compute" and (collective or _COMMUNICATES.search(event["name"])):
+        collective, name = arguments.get("Collective name"), event["name"]
+        named = _COMMUNICATES.search(name) and not name.startswith(FUSED)
+        if kind == "compute" and (collective or named):
             kind = "communication"
         times, group = self._times(event), _text(arguments.get("Process Group Name"))
         group_size = _whole(arguments.get("Group size"), 2**31)

@@ -326,7 +326,7 @@ def test_the_same_report_twice_is_refused_also_in_its_other_form(
 @pytest.mark.parametrize(
     ("sql", "why"),
     [
-        (["DROP TABLE META_DATA_EXPORT"], "is a SQLite file, but no export of Nsight Systems."),
+        (["DROP TABLE META_DATA_EXPORT"], "has no tables of an export of Nsight Systems."),
         (
             ["UPDATE META_DATA_EXPORT SET value = '4.0.1' WHERE name LIKE '%SCHEMA%'"],
             "has the export schema 4.0.1; ",

@@ -452,6 +452,7 @@ COMMUNICATES = (
 )
 COMPUTES = (
     "small_reduce_kernel(float*)",
+    "triton_poi_fused_add_all_reduce_wait_tensor_1",
     "void at::native::vectorized_gather_kernel<16, long>(char*)",
     "sgemm",
 )

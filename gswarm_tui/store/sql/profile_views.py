@@ -20,7 +20,7 @@ OS_RUNTIME = 27
 
 COMMUNICATION = (
     r"(?i:nccl|rccl|nvshmem|rocshmem|msccl|multimem|userbuffers|symm(etric)?_?mem|cross_device|quick_?reduce|"
-    r"reduce_?scatter|all_?to_?all|moe_?a2a|lamport|(intra|inter)node|deep_ep::elastic)|"
+    r"reduce_?scatter|all_?to_?all|moe_?(a2a|comm)|lamport|(intra|inter)node|deep_ep::elastic)|"
     r"(^|[^A-Za-z])all_?([Rr]educe|[Gg]ather)|All_?([Rr]educe|[Gg]ather)|ALL_?(REDUCE|GATHER)"
 )
 """Names of kernels that communicate, for Python and for DuckDB.
@@ -30,9 +30,13 @@ moeA2ADispatchKernel (FlashInfer, TensorRT-LLM), deep_ep::internode, mscclpp::co
 multimem_all_reduce_kernel (PyTorch's symmetric memory), kuserbuffers (Transformer Engine). No letter precedes
 "all": small_reduce computes.
 """
+FUSED = "triton_"
+"""Start of names of PyTorch's compiled kernels, which compute, although they list what they were fused from, such
+as triton_poi_fused_add_all_reduce_wait_tensor_1.
+"""
 _KIND = f"""
        CASE WHEN starts_with(name, '[CUDA graph') THEN NULL
-            WHEN regexp_matches(name, '{COMMUNICATION}') THEN 'communication' ELSE 'compute' END AS kind
+            WHEN regexp_matches(name, '{COMMUNICATION}') AND NOT starts_with(name, '{FUSED}') THEN 'communication' ELSE 'compute' END AS kind
 """
 _LAYERS = f"map {{0: 'CUDA runtime', 1: 'CUDA driver', 67: 'CUDA backtrace', {OS_RUNTIME}: 'OS runtime'}}"
 _WITHOUT_VERSION = "regexp_replace(n.name, '_v....$', '')"
