@@ -194,7 +194,6 @@ def test_demo_size_is_nodes_times_gpus(words: list[str], size: tuple[int, int]) 
             "run.duckdb",
             'unexpected argument "run.duckdb"; name the recording with --db, or use gswarm-tui replay.',
         ),
-        ("recording stop run.duckdb", 'unexpected argument "run.duckdb"; name the recording with --db.'),
         ("--db", "--db: expected one argument."),
         ("--record=5", "--record/--no-record: ignored explicit argument '5'."),
         ("--interval -1s", '--interval: "-1s" isn\'t a time such as 1, 0.5s or 500ms.'),

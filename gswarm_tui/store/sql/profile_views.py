@@ -31,12 +31,14 @@ multimem_all_reduce_kernel (PyTorch's symmetric memory), kuserbuffers (Transform
 "all": small_reduce computes.
 """
 FUSED = "triton_"
-"""Start of names of PyTorch's compiled kernels, which compute, although they list what they were fused from, such
-as triton_poi_fused_add_all_reduce_wait_tensor_1.
+"""Start of names of PyTorch's compiled kernels: triton_poi_fused_add_all_reduce_wait_tensor_1 computes.
+
+The name lists what it was fused with, also the result of a collective.
 """
 _KIND = f"""
        CASE WHEN starts_with(name, '[CUDA graph') THEN NULL
-            WHEN regexp_matches(name, '{COMMUNICATION}') AND NOT starts_with(name, '{FUSED}') THEN 'communication' ELSE 'compute' END AS kind
+            WHEN regexp_matches(name, '{COMMUNICATION}') AND NOT starts_with(name, '{FUSED}')
+              THEN 'communication' ELSE 'compute' END AS kind
 """
 _LAYERS = f"map {{0: 'CUDA runtime', 1: 'CUDA driver', 67: 'CUDA backtrace', {OS_RUNTIME}: 'OS runtime'}}"
 _WITHOUT_VERSION = "regexp_replace(n.name, '_v....$', '')"
