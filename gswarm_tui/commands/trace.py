@@ -43,11 +43,11 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         head.carry_out(CancelTrace())
         return 0
     state = head.carry_out(intent)
-    print_notice(
-        f"requested a trace; files of at most {intent.max_mib:,} MiB a rank before compression "
-        f"go to {state['folder']}"
-    )
     try:
+        print_notice(
+            f"requested a trace; files of at most {intent.max_mib:,} MiB a rank before compression "
+            f"go to {state['folder']}"
+        )
         state = _wait(head, state)
     except KeyboardInterrupt:
         head.carry_out(CancelTrace())
