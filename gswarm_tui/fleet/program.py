@@ -8,7 +8,8 @@ from itertools import pairwise
 
 # Modules that start another one, as torch.distributed.run and accelerate.commands.launch.
 _LAUNCHER = re.compile(r"torch\.distributed\.|.*launch")
-_INTERPRETER = re.compile(r"\S*(?:python[\d.]*t?|sh) (?=[^\s-])")
+# At the start of a word: "./mesh 8" and "train --mode push 8" have no shell.
+_INTERPRETER = re.compile(r"(?<!\S)(?:\S*/)?(?:(?:python|pypy)[\d.]*t?|(?:ba|da|k|z)?sh) (?=[^\s-])")
 
 
 @lru_cache(maxsize=4096)

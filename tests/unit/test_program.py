@@ -23,6 +23,8 @@ CONDA = "/home/ada/miniconda3/envs/llm/bin"
         (f"{CONDA}/python {CONDA}/vllm serve m", "vllm serve m"),
         (f"{CONDA}/python -c import torch", "python -c import torch"),
         ("./build/app --n 3", "app --n 3"),
+        ("./bench_flash 8192", "bench_flash 8192"),
+        ("/opt/app --ssh push 8", "app --ssh push 8"),
         ("python", "python"),
         ("/bin/bash -l", "bash -l"),
         ("VLLM::EngineCore", "VLLM::EngineCore"),
