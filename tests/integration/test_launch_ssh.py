@@ -419,8 +419,9 @@ async def test_known_hosts_command_gives_host_keys(server: SshServer) -> None:
     asked = [f"[127.0.0.1]:{server.port} {node} HOSTNAME NONE" for node in ("gpu01", "gpu02")]
     assert Path(f"{keys}.log").read_text().splitlines() == asked
     keys.write_text("#!/bin/sh\nexit 1\n")
-    async with launcher(server, f"  KnownHostsCommand {keys}") as ssh:
-        assert (await refused(ssh)).reason == f"its host key is not in {server.known_hosts}"
+    for command in (keys, "/none/of/these"):
+        async with launcher(server, f"  KnownHostsCommand {command}") as ssh:
+            assert (await refused(ssh)).reason == f"its host key is not in {server.known_hosts}"
 
 
 async def test_proxy_command_is_used_where_host_keys_sign(server: SshServer) -> None:

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import asyncssh
@@ -74,8 +75,9 @@ class SshConfiguration:
         keys, command = "", printed.get("knownhostscommand", ["none"])[0]
         if command != "none":
             # As in ssh, no shell runs it, and a failure is no more than a lack of keys.
-            output, _ = await _output([_expand(word, tokens) for word in shlex.split(command)])
-            keys = output.decode("utf-8", "replace")
+            with suppress(LaunchError):
+                words = [_expand(word, tokens) for word in shlex.split(command)]
+                keys = (await _output(words))[0].decode("utf-8", "replace")
         chosen = {name: values for name, values in printed.items() if values != defaults.get(name)}
         with tempfile.NamedTemporaryFile("w", errors="surrogateescape") as file:
             lines = _lines(chosen | {"hostname": [tokens["h"]]}, defaults, tokens)
