@@ -22,7 +22,10 @@ def recordings_beside(path: Path) -> str:
     names = sorted(each.name for each in path.parent.glob("*.duckdb") if each.exists())
     if not names:
         return f"; {path.parent.absolute()} has no recording"
-    return nearest(path.name, names) or f"; its folder has {first_of(names, MOST_NAMED)}"
+    # Without the suffix, which makes any two names alike.
+    if close := nearest(path.stem, [name.removesuffix(".duckdb") for name in names]):
+        return f"{close}.duckdb"
+    return f"; its folder has {first_of(names, MOST_NAMED)}"
 
 
 def working_folder() -> Path:

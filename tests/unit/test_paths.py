@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.common.paths import cache_folder, config_file, runtime_folder, state_folder
+from gswarm_tui.common.paths import (
+    cache_folder,
+    config_file,
+    recordings_beside,
+    runtime_folder,
+    state_folder,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +54,16 @@ def test_runtime_folder_is_used_only_where_the_login_has_one() -> None:
     assert runtime_folder({"XDG_RUNTIME_DIR": "/run/user/7"}) == Path("/run/user/7/gswarm-tui")
     assert runtime_folder({}) is None
     assert runtime_folder({"XDG_RUNTIME_DIR": "relative"}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("trian.duckdb", "; perhaps you meant train.duckdb"),
+        ("xyz.duckdb", "; its folder has eval.duckdb, train.duckdb"),
+    ],
+)
+def test_a_missing_recording_is_compared_with_those_beside_it(tmp_path: Path, name: str, hint: str) -> None:
+    for each in ("train", "eval"):
+        (tmp_path / f"{each}.duckdb").touch()
+    assert recordings_beside(tmp_path / name) == hint
