@@ -17,6 +17,8 @@ from types import FrameType
 
 from gswarm_tui.profiling.report_text import ReportError
 
+_REFUSED = "Out of Memory Error: Failed to allocate block", "Out of Memory Error: Allocation failure"
+"""DuckDB's texts where this limit refuses memory; its own limit has others."""
 _SIGNALS = (signal.SIGALRM, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -83,7 +85,7 @@ def bounded(path: Path, limits: Limits = LIMITS) -> Iterator[None]:
             ) from None
         if received:
             sys.exit(128 + received[0])
-        if isinstance(error, MemoryError):
+        if isinstance(error, MemoryError) or any(text in str(error) for text in _REFUSED):
             raise ReportError(
                 f"{path} needs more than {limits.memory_mib:,} MiB of memory to be read; "
                 "allow more with gswarm-tui import --max-memory-mib."

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import Any
@@ -176,6 +178,21 @@ def test_any_recording_round_trips(recorded: list[Event]) -> None:
     command("export", "--format", "parquet")
     command("import", "run.parquet", "--db", "back.duckdb")
     assert tables(Path("back.duckdb")) == tables(Path("run.duckdb"))
+
+
+def test_a_dataset_is_bounded_in_memory() -> None:
+    run(Path("run.duckdb"))
+    command("export", "--format", "parquet")
+    # In a process of its own: in this one, DuckDB has memory from other tests.
+    words = ("import", "run.parquet", "--db", "back.duckdb", "--max-memory-mib", "64")
+    done = subprocess.run(
+        [sys.executable, "-m", "gswarm_tui", *words], check=False, capture_output=True, text=True
+    )
+    assert done.stderr.endswith(
+        "run.parquet needs more than 64 MiB of memory to be read; "
+        "allow more with gswarm-tui import --max-memory-mib.\n"
+    )
+    assert not Path("back.duckdb").exists()
 
 
 def test_json_export_is_refused_by_the_import(capsys: pytest.CaptureFixture[str]) -> None:
