@@ -449,3 +449,13 @@ async def test_zoom_key_changes_the_size_of_gpus() -> None:
             assert heatmap.layout_plan.zoom is zoom
         assert heatmap.zoom_wanted is None
         assert heatmap.max_scroll_y == 0
+
+
+async def test_fleet_of_more_nodes_than_lines_below_the_heatmap_is_drawn() -> None:
+    app = app_on(scene(40, 8, 3))
+    async with app.run_test(size=(200, 60)) as pilot:
+        for _ in Zoom:
+            await pilot.press("z")
+            for height in range(24, 61, 2):
+                await pilot.resize_terminal(200, height)
+                assert "nodes 40/40" in screen_text(app)

@@ -166,7 +166,7 @@ def plan_minutes(
         left = min(MINUTES_HIGHEST, room - headings - height * bands - 1)
         return (
             MinutesPlan(known, left, own, height, joined=True)
-            if left > 0
+            if known and left > 0  # more nodes than lines have no mean
             else MinutesPlan([], 0, own, height)
         )
     alone = own if not of_gpus else known
