@@ -59,7 +59,8 @@ class Delivery:
         for life, seq in start.resume:
             self._spool.acknowledge(life, seq)
         self._former = deque(self._spool.former_lives())
-        if self._former:  # their hellos have no clock, and the recorder needs the time before all frames
+        # Hellos of former lives have no clock, and the recorder needs it before their frames.
+        if self._former:
             self._reply(start.sent, self._received)
 
     @property

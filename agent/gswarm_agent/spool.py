@@ -228,7 +228,8 @@ class Spool:
         self.life = hello.life
         self.change(hello)
         self._counts = dict([*self._counts.items()][-_MOST_FORMER:])
-        with suppress(OSError):  # without room, the loss after a SIGKILL isn't reported exactly
+        # On a full disk there is no tally, and the loss after a SIGKILL isn't reported exactly.
+        with suppress(OSError):
             self._tally = self._folder.open(_TALLY, os.O_WRONLY | os.O_CREAT)
 
     def change(self, hello: Hello) -> None:

@@ -131,7 +131,8 @@ def add_session(parser: CommandParser) -> None:
 def parse_words(words: Sequence[str], db: Path | None) -> SessionReference:
     """Parse the words that name a session, with its file or with ``db``. Raises UserError."""
     word = " ".join(words)
-    if words and not word.strip():  # as from a variable of a script that isn't set
+    # A script passes an empty name if its variable isn't set.
+    if words and not word.strip():
         raise UserError("the name of the session is empty; give a name, or leave it out.")
     named = parse_reference(word)
     if named.file is not None and db is not None:

@@ -55,7 +55,8 @@ def until_signal(work: Coroutine[object, object, T], text: str) -> T:
         signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
         def stop(number: int) -> None:
-            for each in signals:  # a second Ctrl-C must not cut the end short
+            # A second Ctrl-C must not interrupt the orderly end that the first one began.
+            for each in signals:
                 loop.remove_signal_handler(each)
                 signal.signal(each, signal.SIG_IGN)
             received.append(number)

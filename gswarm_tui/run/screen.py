@@ -72,7 +72,8 @@ async def _record_and_show(headless: Headless, uid: str, connection: socket.sock
         why_not_detached=_why_not_detached(options),
     )
     status = await _show(client, app)
-    if app.return_value == LEFT or status:  # the terminal is gone, or the screen failed
+    # The screen ended because its terminal is gone or because it failed.
+    if app.return_value == LEFT or status:
         if headless.unattended_s != 0 and not client.alone:
             print_notice(f"recording goes on: gswarm-tui attach {uid[:8]}")
         return status

@@ -103,7 +103,8 @@ def parse_meminfo(text: bytes) -> Dict[bytes, int]:
     text = b"\n" + text
     kib = {}
     for name, start in _MEMORY.items():
-        with suppress(ValueError):  # a line that is missing or odd costs no other
+        # A line that is missing or malformed makes only its own value unknown.
+        with suppress(ValueError):
             at = text.index(start) + len(start)
             kib[name] = int(text[at : text.index(b" kB\n", at)])
     return kib

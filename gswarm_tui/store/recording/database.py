@@ -316,7 +316,8 @@ class Database:
             execute("COPY FROM DATABASE rec TO copy (SCHEMA)")
             for table in TABLES:
                 for rows in self._sorted(table):
-                    if late.finished.is_set():  # an interrupt between two statements stops neither
+                    # DuckDB ignores an interrupt that comes between two statements.
+                    if late.finished.is_set():
                         raise OSError("it took too long")
                     execute(f"INSERT INTO copy.{table.name} {rows}")
             # DETACH alone would leave the checkpoint to the last query that reads the file.

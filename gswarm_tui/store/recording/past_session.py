@@ -47,5 +47,6 @@ def change_session(path: Path, session_id: int, name: str | None, note: str | No
 
 def _write(database: Database, row: dict[str, Any]) -> None:
     database.write([(SESSIONS, {key: array(SESSIONS, key, [value]) for key, value in row.items()})])
-    database.describe()  # opening the file made its views again, without their meanings
+    # Opening the file for writing created its views again, without their comments.
+    database.describe()
     database.checkpoint()
