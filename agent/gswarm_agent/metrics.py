@@ -52,8 +52,8 @@ class Metric:
 
     ``short`` is its name in the filter language and in narrow columns; ``top`` is the fixed upper end of its
     scale on screen, None where it depends on the device (then ``top_fact`` names the GPU fact with it).
-    ``group`` is one of ``METRIC_GROUPS``; those of hosts are in HOST or COUNTERS. ``period_s`` is the shortest
-    time between two readings, 0 where each sample reads it; samples between them repeat the last value.
+    ``group`` is one of ``METRIC_GROUPS``; those of hosts are in HOST or COUNTERS. ``period_s`` is the
+    shortest time between two readings, 0 where each sample reads it; samples between repeat the last value.
     """
 
     name: str
