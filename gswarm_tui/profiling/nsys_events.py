@@ -214,6 +214,8 @@ class NsysEvents:
     ) -> None:
         """Add rows with their times after the start of the capture, and report the share done."""
         good = (start >= 0) & (end >= start) & (end <= _LATEST_NS) & (columns["name_id"] > 0)
+        if "device" in columns:
+            good &= columns["device"] >= 0
         if not good.all():
             self._left_out[source] += int((~good).sum())
             start, end = start[good], end[good]

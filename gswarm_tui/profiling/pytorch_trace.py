@@ -30,6 +30,7 @@ from gswarm_tui.store.sql.schema import TRACE_KERNEL_EVENTS, TRACE_OP_EVENTS, Ta
 
 SUFFIXES = (".json", ".json.gz")
 BATCH = 16_384
+_MOST_DEVICES = 1 << 16
 _HEAD_BYTES = 64 << 20
 _CHUNK = 1 << 20
 _GZIP = b"\x1f\x8b"
@@ -175,7 +176,7 @@ class PytorchTrace:
 
     def notices(self) -> list[str]:
         """Return how many events ``write`` left out and whether communication is missing, as sentences."""
-        left_out = f"{plural(self._left_out, 'event')} left out: no valid time, duration or name."
+        left_out = f"{plural(self._left_out, 'event')} left out: no valid time, duration, device or name."
         distributed = self._before.get("distributedInfo")
         size = _whole(distributed.get("world_size")) if isinstance(distributed, dict) else 1
         hardly_any = self._kernel_ns["communication"] < _LITTLE * self._kernel_ns["compute"]
@@ -203,6 +204,8 @@ class PytorchTrace:
                     continue
                 self._timed += 1
                 is_valid = isinstance(duration, int | float) and 0 <= duration <= _FARTHEST_NS / 1000
+                if category in _ON_GPU and isinstance(arguments := value.get("args"), dict):
+                    is_valid = is_valid and _whole(arguments.get("device", 0), _MOST_DEVICES) >= 0
                 if is_timed and is_valid and isinstance(name, str):
                     yield value
                 else:
@@ -253,7 +256,7 @@ class PytorchTrace:
             *times,
             event["name"],
             kind,
-            _whole(arguments.get("device"), 2**31),
+            _whole(arguments.get("device"), _MOST_DEVICES),
             _whole(arguments.get("stream")),
             _whole(arguments.get("correlation")),
             _text(collective),

@@ -365,14 +365,20 @@ def test_a_report_that_no_nsys_writes_is_refused_and_nothing_of_it_stays(
 def test_bad_records_are_left_out_and_counted_and_the_others_are_right(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bad = ("end = start - 1", "demangledName = 77", "deviceId = 'first'", "start = -5")
+    bad = (
+        "end = start - 1",
+        "demangledName = 77",
+        "deviceId = 'first'",
+        "start = -5",
+        "deviceId = 99999999999",
+    )
     sql = [
         f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET {what} WHERE rowid = {at}" for at, what in enumerate(bad, 3)
     ]
     db, report = tmp_path / "run.duckdb", write_standin(tmp_path / "r.sqlite", kernels=20, sql=sql)
-    sentence = "4 records of CUPTI_ACTIVITY_KIND_KERNEL left out: no valid times, numbers or names."
+    sentence = "5 records of CUPTI_ACTIVITY_KIND_KERNEL left out: no valid times, numbers or names."
     assert f"gswarm-tui: {sentence}\n" in import_report(capsys, report, "--db", db)[1]
-    assert query(db, "SELECT kernels, captured_s, no_kernel_pct FROM profile_gpus") == [(16, 10.0, 60.0)]
+    assert query(db, "SELECT kernels, captured_s, no_kernel_pct FROM profile_gpus") == [(15, 10.0, 62.5)]
     assert sentence in query(db, "SELECT messages FROM profiles")[0][0]
 
 

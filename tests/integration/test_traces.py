@@ -160,8 +160,13 @@ def test_traces_with_infinite_numbers_or_another_compression_than_named_are_impo
 def test_bad_events_cost_no_others_wherever_they_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A start of 0, a duration below 0, a month later; odd bytes in names do no harm."""
-    times = (b'0, "dur": 1', b'4657000000000, "dur": -1', b'7657000000000, "dur": 1')
+    """A start of 0, a duration below 0, a month later, no such device; odd bytes in names do no harm."""
+    times = (
+        b'0, "dur": 1',
+        b'4657000000000, "dur": -1',
+        b'7657000000000, "dur": 1',
+        b'4657000000000, "dur": 1, "args": {"device": 99999999999}',
+    )
     events = [b'"name": "k", "ts": ' + each for each in times]
     events += [b'"name": "k' + name + b'", "ts": 4657000000000, "dur": 1' for name in (b"\x01", b"\x90\xff")]
     bad = b",".join(b'{"ph": "X", "cat": "kernel", ' + each + b"}" for each in events)
@@ -176,9 +181,9 @@ def test_bad_events_cost_no_others_wherever_they_are(
         assert main(["import", str(path), "--db", str(db)]) == 0
         printed = capsys.readouterr()
         assert "22 events of gpu01, rank 3" in printed.out
-        assert "gswarm-tui: 3 events left out: no valid time, duration or name.\n" in printed.err
+        assert "gswarm-tui: 4 events left out: no valid time, duration, device or name.\n" in printed.err
         assert query(db, "SELECT ended_at - started_at < INTERVAL 1 SECOND, messages FROM profiles") == [
-            (True, '["3 events left out: no valid time, duration or name."]')
+            (True, '["4 events left out: no valid time, duration, device or name."]')
         ]
 
 
@@ -454,6 +459,8 @@ COMPUTES = (
     "small_reduce_kernel(float*)",
     "triton_poi_fused_add_all_reduce_wait_tensor_1",
     "void at::native::vectorized_gather_kernel<16, long>(char*)",
+    "void LayerNormForward<BlockAllReduce<float>>(float*)",
+    "void softmax<WarpAllReduce>(float*)",
     "sgemm",
 )
 

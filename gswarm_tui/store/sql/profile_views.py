@@ -21,14 +21,14 @@ OS_RUNTIME = 27
 COMMUNICATION = (
     r"(?i:nccl|rccl|nvshmem|rocshmem|msccl|multimem|userbuffers|symm(etric)?_?mem|cross_device|quick_?reduce|"
     r"reduce_?scatter|all_?to_?all|moe_?(a2a|comm)|lamport|(intra|inter)node|deep_ep::elastic)|"
-    r"(^|[^A-Za-z])all_?([Rr]educe|[Gg]ather)|All_?([Rr]educe|[Gg]ather)|ALL_?(REDUCE|GATHER)"
+    r"(^|[^A-Za-z])all_?([Rr]educe|[Gg]ather)|(^|[^kp])All_?([Rr]educe|[Gg]ather)|ALL_?(REDUCE|GATHER)"
 )
 """Names of kernels that communicate, for Python and for DuckDB.
 
 Libraries have kernels of their own: cross_device_reduce (vLLM, SGLang, AITER), allreduce_fusion_kernel,
 moeA2ADispatchKernel (FlashInfer, TensorRT-LLM), deep_ep::internode, mscclpp::collective (MSCCL++),
 multimem_all_reduce_kernel (PyTorch's symmetric memory), kuserbuffers (Transformer Engine). No letter precedes
-"all": small_reduce computes.
+"all": small_reduce computes. No "k" or "p" precedes "All": BlockAllReduce and WarpAllReduce compute.
 """
 FUSED = "triton_"
 """Start of names of PyTorch's compiled kernels: triton_poi_fused_add_all_reduce_wait_tensor_1 computes.
