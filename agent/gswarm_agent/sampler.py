@@ -94,6 +94,7 @@ class Sampler:
         self._seq = 0
         self._interval_before_ms = self._schedule.interval_ms
         self._new_groups: Optional[Sequence[str]] = None
+        self._fresh = True
 
     @property
     def due(self) -> int:
@@ -108,6 +109,10 @@ class Sampler:
         """Measure only these groups of metrics from the next deadline on."""
         self._new_groups = groups
 
+    def read_energy(self) -> None:
+        """Read the energy counters at the next deadline."""
+        self._fresh = True
+
     def take(self) -> Frame:
         """Measure now, for the deadline that is due, and return the frame."""
         monotonic_ns, wall_ns = self._watch.monotonic_ns(), self._watch.wall_ns()
@@ -115,7 +120,8 @@ class Sampler:
         if self._new_groups is not None:
             groups, self._new_groups = self._new_groups, None
             self._probe.switch(groups)
-        samples = self._probe.read(monotonic_ns)
+        samples = self._probe.read(monotonic_ns, fresh=self._fresh)
+        self._fresh = False
         self._seq += 1
         # The first frame after a change of the interval may end a longer one.
         interval_ms = max(self._interval_before_ms, self._schedule.interval_ms)

@@ -45,6 +45,7 @@ from gswarm_agent.wire import (
     FetchTrace,
     JobEnds,
     Message,
+    ReadEnergy,
     RequestTrace,
     SetInterval,
     SetMetrics,
@@ -411,6 +412,9 @@ class Server:
             self._set_interval(message.interval_ms)
         elif isinstance(message, SetMetrics):
             self._set_metrics(message.groups)
+        elif isinstance(message, ReadEnergy):
+            if self._sampler is not None:
+                self._sampler.read_energy()
         elif isinstance(message, JobEnds) and self._make_probe is not None:
             left_s = math.inf if message.at is None else (message.at - message.sent) / 1e9
             self._job_ends = time.monotonic() + left_s

@@ -88,7 +88,7 @@ class SimulatedNode:
         """See Probe."""
         self._groups = groups
 
-    def read(self, now_ns: int) -> TickSamples:
+    def read(self, now_ns: int, *, fresh: bool = False) -> TickSamples:
         """Return the samples at a monotonic time; like a real node's, the first ones have no rates."""
         t = max(0.0, (now_ns - self._origin_ns) / 1e9)
         last, self._last = self._last, t

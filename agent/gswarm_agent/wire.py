@@ -106,6 +106,11 @@ class SetMetrics:
 
 
 @dataclass(frozen=True)
+class ReadEnergy:
+    """Recorder to agent: read the energy counters at the next tick, as a session starts or stops."""
+
+
+@dataclass(frozen=True)
 class JobEnds:
     """Recorder to agent: the agent's job ends ``at``, None for never; ``sent`` is the recorder's time.
 
@@ -207,8 +212,8 @@ class Bye:
 
 
 Message: TypeAlias = (
-    "Union[Hello, Frame, Lost, Start, Ping, Pong, Ack, SetInterval, SetMetrics, JobEnds, Stop, Bye,"
-    " RequestTrace, FetchTrace, EndTrace, TraceReport, TracePart]"
+    "Union[Hello, Frame, Lost, Start, Ping, Pong, Ack, SetInterval, SetMetrics, ReadEnergy, JobEnds, Stop,"
+    " Bye, RequestTrace, FetchTrace, EndTrace, TraceReport, TracePart]"
 )
 
 
@@ -229,6 +234,7 @@ _KINDS: Dict[int, Type[Any]] = {
     23: RequestTrace,
     24: FetchTrace,
     25: EndTrace,
+    26: ReadEnergy,
 }
 """The messages that are arrays of their fields, by tag."""
 _TAGS = {kind: tag for tag, kind in _KINDS.items()}

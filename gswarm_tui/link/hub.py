@@ -22,6 +22,8 @@ from gswarm_tui.fleet.events import (
     NodeIntroduced,
     Phase,
     RecorderStatus,
+    SessionStarted,
+    SessionStopped,
 )
 from gswarm_tui.fleet.state import Fleet
 
@@ -104,6 +106,7 @@ class Hub:
         self._frames_of: set[str] = set()
         self._acknowledged: dict[tuple[str, str], int] = {}
         self._reconnecting: set[str] = set()
+        self._energy_requests = 0  # since the last flush
 
     def now(self) -> float:
         """The recorder's Unix time in seconds."""
@@ -130,6 +133,10 @@ class Hub:
         derived = self.fleet.apply(event)
         self._queued.append(event)
         self._queued.extend(other for other in derived if other is not event)
+        if isinstance(event, SessionStarted | SessionStopped):
+            self._energy_requests += 1
+            if self._energy_requests == 1:
+                self._read_energy()
 
     def _apply_frames(self) -> None:
         if self._frames:
@@ -141,6 +148,10 @@ class Hub:
     def flush(self) -> None:
         """Hand all events since the last flush to the sinks, then call ``flushed``."""
         self._apply_frames()
+        if self._energy_requests > 1:
+            # One more message serves all sessions that started or stopped after the first of this tick.
+            self._read_energy()
+        self._energy_requests = 0
         self._queued.extend(self.fleet.tick(self.now()))
         events, self._queued = self._queued, []
         if events:
@@ -159,6 +170,10 @@ class Hub:
             if node in self.links and node not in self._reconnecting:
                 self._reconnecting.add(node)
                 self.links[node].reconnect()
+
+    def _read_energy(self) -> None:
+        for link in self.links.values():
+            link.read_energy()
 
     def _acknowledge(self, frames: Mapping[tuple[str, str], int]) -> None:
         for (node, life), seq in frames.items():

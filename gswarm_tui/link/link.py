@@ -27,6 +27,7 @@ from gswarm_agent.wire import (
     Message,
     Ping,
     Pong,
+    ReadEnergy,
     RequestTrace,
     SetInterval,
     SetMetrics,
@@ -202,6 +203,10 @@ class Link:
         """Switch groups of metrics on and off, also for later connections."""
         self._metrics = groups
         self._send(SetMetrics(groups))
+
+    def read_energy(self) -> None:
+        """Read the energy counters at the agent's next tick."""
+        self._send(ReadEnergy())
 
     def set_job_end(self, at: float) -> None:
         """Set when the node's job, and with it the agent, ends: the head's Unix time, infinite for never."""

@@ -376,7 +376,7 @@ def changed(node: Node, script: str) -> Agent:
 def test_a_failing_probe_is_reported_and_earlier_frames_are_kept(node: Node) -> None:
     script = (
         "read, times = s.SimulatedNode.read, []\n"
-        "def broken(self, now):\n"
+        "def broken(self, now, fresh):\n"
         "    times.append(now)\n"
         "    if len(times) > 3: raise RuntimeError('the bus fell off')\n"
         "    return read(self, now)\n"
@@ -394,7 +394,7 @@ def test_an_agent_with_hanging_gpus_still_sends_its_hello(node: Node, tmp_path: 
     script = (
         "import os, time\n"
         "read = s.SimulatedNode.read\n"
-        "def hanging(self, now):\n"
+        "def hanging(self, now, fresh):\n"
         f"    while not os.path.exists({str(answers)!r}): time.sleep(0.02)\n"
         "    return read(self, now)\n"
         "s.SimulatedNode.read = hanging\n"

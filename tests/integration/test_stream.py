@@ -138,9 +138,9 @@ def test_a_changed_set_of_measurable_metrics_is_sent_in_a_second_hello() -> None
             host, gpus, known = super().facts()
             return host, gpus, {**known, **self.lost}
 
-        def read(self, now_ns: int) -> TickSamples:
+        def read(self, now_ns: int, *, fresh: bool = False) -> TickSamples:
             self.lost = {"gpu1": "it has fallen off the bus"}
-            return replace(super().read(now_ns), notes=(Note("xid", "error", "XID 79"),))
+            return replace(super().read(now_ns, fresh=fresh), notes=(Note("xid", "error", "XID 79"),))
 
     head = OneHead(Failing())
     head.send(MAGIC + encode(Start(1000, 1)))
@@ -259,7 +259,7 @@ def test_stray_prints_do_not_reach_the_wire(agents: list[Agent]) -> None:
         "import os, sys\n"
         "import gswarm_agent.simulated as s\n"
         "read = s.SimulatedNode.read\n"
-        "def noisy(self, now):\n"
+        "def noisy(self, now, fresh):\n"
         "    print('stray'); os.write(1, b'more'); os.system('echo from a child')\n"
         "    return read(self, now)\n"
         "s.SimulatedNode.read = noisy\n"
@@ -281,7 +281,7 @@ def test_a_failing_probe_shows_in_the_bye_and_in_the_exit_status(agents: list[Ag
     script = (
         "import sys\n"
         "import gswarm_agent.simulated as s\n"
-        "def broken(self, now): raise RuntimeError('the bus fell off')\n"
+        "def broken(self, now, fresh): raise RuntimeError('the bus fell off')\n"
         "s.SimulatedNode.read = broken\n"
         "from gswarm_agent.__main__ import main\n"
         "sys.exit(main(['stream', '--simulate', '{}']))\n"

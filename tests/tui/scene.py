@@ -67,7 +67,7 @@ class TapedNode:
         """Return how its GPUs are connected."""
         return self._tape.probe.links()
 
-    def read(self, now_ns: int) -> TickSamples:
+    def read(self, now_ns: int, *, fresh: bool = False) -> TickSamples:
         """Return the samples at a time."""
         if self._own is None:
             if (reading := self._tape.reading(self._taped, now_ns)) is not None:

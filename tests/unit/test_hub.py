@@ -21,6 +21,8 @@ from gswarm_tui.fleet.events import (
     LinkMeasured,
     Phase,
     RecorderStatus,
+    SessionStarted,
+    SessionStopped,
 )
 from gswarm_tui.fleet.node import Standing
 from gswarm_tui.fleet.state import Fleet
@@ -42,7 +44,7 @@ class FakeLink(Link):
         self.node = node
         self.acknowledged: list[tuple[str, int]] = []
         self.intervals: list[int] = []
-        self.reconnects = 0
+        self.reconnects = self.energy_readings = 0
 
     async def run(self) -> None:
         return
@@ -69,6 +71,9 @@ class FakeLink(Link):
 
     def set_metrics(self, groups: tuple[str, ...]) -> None:
         self.groups = groups
+
+    def read_energy(self) -> None:
+        self.energy_readings += 1
 
     def set_job_end(self, at: float) -> None:
         self.job_end = at
@@ -203,6 +208,21 @@ def test_new_interval_reaches_every_node_and_its_stale_timeout() -> None:
     assert isinstance(happened, EventLogged)
     assert happened.message == "sampling interval changed from 1 s to 10 s"
     assert json.loads(happened.detail or "") == {"old_ms": 1000, "new_ms": 10_000}
+
+
+def test_sessions_that_start_and_stop_read_the_energy_of_all_nodes_at_most_twice_a_tick() -> None:
+    made, _ = hub("n1", "n2")
+    links = {name: FakeLink(name) for name in ("n1", "n2")}
+    made.links.update(links)
+    asked = []
+    for number in range(100):
+        made.publish(SessionStarted(str(number), 100.0, f"s{number}", 100.0))
+        asked.append(links["n2"].energy_readings)
+    made.flush()
+    made.flush()
+    made.publish(SessionStopped("1", 101.0, 101.0))
+    made.flush()
+    assert (asked[0], asked[-1], links["n1"].energy_readings, links["n2"].energy_readings) == (1, 1, 3, 3)
 
 
 def test_switched_metric_groups_reach_every_node_and_are_an_event() -> None:

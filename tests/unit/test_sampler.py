@@ -43,6 +43,7 @@ class SlowProbe:
         self.watch = watch
         self.takes_s = takes_s or {}
         self.readings = 0
+        self.fresh: list[int] = []
         self.groups: list[tuple[int, tuple[str, ...]]] = []
 
     def facts(self) -> tuple[HostFacts, tuple[GpuFacts, ...], dict[str, str]]:
@@ -54,9 +55,10 @@ class SlowProbe:
     def switch(self, groups: Sequence[str]) -> None:
         self.groups.append((self.readings, tuple(groups)))
 
-    def read(self, now_ns: int) -> TickSamples:
+    def read(self, now_ns: int, *, fresh: bool = False) -> TickSamples:
         assert now_ns == self.watch.monotonic
         self.readings += 1
+        self.fresh += [self.readings] * fresh
         self.watch.pass_s(self.takes_s.get(self.readings, 0.001))
         return TickSamples((), None)
 
@@ -184,3 +186,15 @@ def test_metric_groups_are_switched_between_two_readings() -> None:
     sampler.take()
     sampler.take()
     assert probe.groups == [(1, ("core", "host"))]
+
+
+def test_energy_is_requested_of_the_first_reading_and_of_the_one_after_each_request() -> None:
+    probe = SlowProbe(watch := FakeWatch())
+    sampler = Sampler(probe, 1000, watch)
+    sampler.take()
+    sampler.take()
+    sampler.read_energy()
+    sampler.read_energy()
+    sampler.take()
+    sampler.take()
+    assert probe.fresh == [1, 3]

@@ -41,8 +41,11 @@ if TYPE_CHECKING:
         def switch(self, groups: Sequence[str]) -> None:
             """Measure only these groups of metrics from now on; rates of a group begin again with it."""
 
-        def read(self, now_ns: int) -> TickSamples:
-            """Measure everything once; rates are since the last call. ``now_ns`` is a monotonic time."""
+        def read(self, now_ns: int, *, fresh: bool = False) -> TickSamples:
+            """Measure everything that is due; rates are since the last call. ``now_ns`` is a monotonic time.
+
+            The energy counters are due if ``fresh``, whenever they were read last.
+            """
 
         def close(self) -> None:
             """Release threads, descriptors and the driver."""

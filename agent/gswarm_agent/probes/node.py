@@ -63,12 +63,12 @@ class NodeProbe:
         elif self._host is None:
             self._host = HostProbe(self._proc, self._sys)
 
-    def read(self, now_ns: int) -> TickSamples:
+    def read(self, now_ns: int, *, fresh: bool = False) -> TickSamples:
         """See Probe."""
         before, self._read_ns = self._read_ns, now_ns
         interval_s = 1.0 if before is None else (now_ns - before) / SECOND_NS
         until = time.monotonic() + min(_LONGEST_WAIT_S, max(_SHORTEST_WAIT_S, _WAIT_SHARE * interval_s))
-        self._gpus.request(now_ns)
+        self._gpus.request(now_ns, fresh=fresh)
         host = None if self._host is None else self._host.read(now_ns)
         counted = self._counters.read(now_ns)
         if host is not None or self._with_counters:

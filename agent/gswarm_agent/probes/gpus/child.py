@@ -119,7 +119,7 @@ class _Server:
         ``now_ns`` was the agent's time when its monotonic clock was ``begun_ns``. ``with_processes`` is None
         while they are switched off, and False when they aren't due.
         """
-        now_ns, begun_ns, off, with_processes, left_out = request
+        now_ns, begun_ns, off, with_processes, left_out, fresh = request
         vendor = self._vendor
         rows: List[Optional[Row]] = []
         # A vendor tries once a minute what a GPU lacked, and leaves no note.
@@ -135,7 +135,7 @@ class _Server:
                     continue
                 self._facts[index] = vendor.facts(index, hanging=False)
                 self._opened[index] = changed = True
-            values = vendor.read(index, ahead + time.monotonic_ns(), off)
+            values = vendor.read(index, ahead + time.monotonic_ns(), off, fresh=fresh)
             rows.append(None if values is None else tuple(map(values.get, GPU_COLUMNS)))
         self._answer(ROWS, rows, changed=changed)
         if with_processes:

@@ -85,7 +85,7 @@ class Nvidia:
             self._no_processes[index] = reason
         return read_gpu_facts(self._nvml, gpu)
 
-    def read(self, index: int, now_ns: int, columns_off: FrozenSet[str]) -> Optional[Values]:
+    def read(self, index: int, now_ns: int, columns_off: FrozenSet[str], *, fresh: bool) -> Optional[Values]:
         """See Vendor."""
         return self._gpus[index].read(now_ns, columns_off)
 

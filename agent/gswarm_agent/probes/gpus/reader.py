@@ -129,6 +129,7 @@ class GpuReader:
         self._left_out: Dict[Place, int] = {}  # when it is tried again
         self._start_at = 0
         self._places: List[Tuple[int, Place]] = []
+        self._fresh = False
         self._before_ns = self._now_ns = time.monotonic_ns()
         self._processes_due: Optional[int] = 0  # None while they are switched off
         self._awaits_processes = False
@@ -170,8 +171,9 @@ class GpuReader:
         elif self._processes_due is None:
             self._processes_due = 0
 
-    def request(self, now_ns: int) -> None:
-        """Begin to read all GPUs and then, if they are due, their processes."""
+    def request(self, now_ns: int, *, fresh: bool = False) -> None:
+        """Begin to read all GPUs, also their energy if ``fresh``, and then, if due, their processes."""
+        self._fresh = self._fresh or fresh
         if self.missing or self._vendor is None:
             return
         self._before_ns, self._now_ns = self._now_ns, now_ns
@@ -188,7 +190,8 @@ class GpuReader:
             self._awaits_processes, self._processes_due = due > 0, now_ns + _PROCESSES_NS
         with_processes = None if due is None else now_ns >= due
         left_out = frozenset(self._left_out)
-        self._child.send((now_ns, time.monotonic_ns(), self._off, with_processes, left_out))
+        fresh, self._fresh = self._fresh, False
+        self._child.send((now_ns, time.monotonic_ns(), self._off, with_processes, left_out, fresh))
         self._child.asked_ns = now_ns
 
     def gather(self, until: float) -> Tuple[Optional[Row], ...]:

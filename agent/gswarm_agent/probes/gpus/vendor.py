@@ -82,8 +82,13 @@ if TYPE_CHECKING:
         def facts(self, index: int, *, hanging: bool) -> GpuFacts:
             """Return a GPU's facts; if it is ``hanging``, without a call for it."""
 
-        def read(self, index: int, now_ns: int, columns_off: FrozenSet[str]) -> Optional[Values]:
-            """Return a GPU's values by column, None if it doesn't answer; rates are since the last call."""
+        def read(
+            self, index: int, now_ns: int, columns_off: FrozenSet[str], *, fresh: bool
+        ) -> Optional[Values]:
+            """Return a GPU's values by column, None if it doesn't answer; rates are since the last call.
+
+            If ``fresh``, the energy counter is read also if it isn't due.
+            """
 
         def reasons(self, index: int) -> Dict[str, str]:
             """Return why a GPU lacks values, by the metric's name; "" is the GPU as a whole."""
