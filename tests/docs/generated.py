@@ -111,15 +111,15 @@ def _help(*words: str) -> str:
 
 
 def metrics() -> str:
-    """Return the tables of all metrics: column, unit, kind, name in filters, meaning, source."""
+    """Return the tables of all metrics: column, unit, kind, period, name in filters, meaning, source."""
 
     def table(title: str, metrics_of_table: tuple[Metric, ...]) -> str:
         rows = [
-            f"| `{m.name}` | `{m.short}` | {m.unit} | {m.kind} | {m.group} | {m.meaning} "
-            f"| {_cell(m.source)} |"
+            f"| `{m.name}` | `{m.short}` | {m.unit} | {m.kind} | {m.group} "
+            f"| {f'{m.period_s:g} s' if m.period_s else 'each sample'} | {m.meaning} | {_cell(m.source)} |"
             for m in metrics_of_table
         ]
-        header = "| column | short name | unit | kind | group | meaning | source |"
+        header = "| column | short name | unit | kind | group | period | meaning | source |"
         return f"## {title}\n\n" + _table(header, rows)
 
     return "\n\n".join(

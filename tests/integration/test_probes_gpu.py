@@ -183,6 +183,26 @@ def test_a_passing_error_leaves_a_gap_and_no_note(stage: Stage) -> None:
         assert (values(reading, "power_w"), reading.notes) == ([100], [])
 
 
+def test_slow_values_repeat_for_their_period_and_come_at_once_when_the_clock_jumps(stage: Stage) -> None:
+    stage.set(Scenario.of("n", 2, power_mw=100_000, temperature_c=30, memory_clock_mhz=1000, pstate=8))
+    with stage.node() as node:
+        node.read()
+        for gpu in stage.scenario.gpus:
+            gpu.power_mw, gpu.temperature_c, gpu.memory_clock_mhz, gpu.pstate = 200_000, 40, 2000, 0
+        stage.write()
+        readings = [node.read(skip_s=0.05) for _ in range(20)]
+        assert values(readings[0], "power_w") == [200, 200]
+        changes = [[values(reading, "temp_c")[gpu] for reading in readings].index(40) for gpu in (0, 1)]
+        assert 0 < min(changes) < max(changes), "the readings of GPUs are spread"
+        node.read(skip_s=10)
+        assert values(node.read(), "mem_clock_mhz") == [2000, 2000]
+        for gpu in stage.scenario.gpus:
+            gpu.memory_clock_mhz, gpu.pstate, gpu.sm_clock_mhz = 1000, 5, 1980
+        stage.write()
+        reading = node.read()
+        assert (values(reading, "mem_clock_mhz"), values(reading, "pstate")) == ([1000] * 2, [5] * 2)
+
+
 def test_a_lost_gpu_is_noted_and_measured_again_when_it_returns(stage: Stage) -> None:
     stage.set(Scenario.of("n", 3, pcie_tx_bytes_per_s=10**9))
     with stage.node() as node:

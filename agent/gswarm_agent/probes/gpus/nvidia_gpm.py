@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import math
 
+from gswarm_agent.metrics import GPU_BY_NAME
 from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
+from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional, Tuple
 
 _MIB_TO_MB = 2**20 / 10**6
-_LEAST_NS = 90_000_000
-"""Of samples less than 50 ms apart a H200 sometimes says 0, without an error; NVIDIA asks for 100 ms."""
+_LEAST_NS = round(0.95 * GPU_BY_NAME["pcie_tx_mb_s"].period_s * SECOND_NS)
+"""Shortest time between two samples, somewhat less than the period for ticks that come early.
+
+Of samples less than 50 ms apart a H200 sometimes says 0, without an error; NVIDIA asks for 100 ms.
+"""
 
 
 class PcieGpm:
@@ -30,6 +35,7 @@ class PcieGpm:
         self._nvml, self._handle = nvml, handle
         self._older, self._newer = api.nvmlGpmSampleAlloc(), api.nvmlGpmSampleAlloc()
         self._older_ns: Optional[int] = None
+        self._traffic: Optional[Tuple[float, float]] = None
         self._metrics = api.c_nvmlGpmMetricsGet_t(version=api.NVML_GPM_METRICS_GET_VERSION, numMetrics=2)
         self._sent, self._received = self._metrics.metrics[0], self._metrics.metrics[1]
         self._sent.metricId = api.NVML_GPM_METRIC_PCIE_TX_PER_SEC
@@ -43,12 +49,12 @@ class PcieGpm:
                 self._nvml.maybe(self._nvml.api.nvmlGpmSampleFree, sample)
 
     def read(self, now_ns: int) -> Optional[Tuple[float, float]]:
-        """Return MB/s that the GPU sent and received since the last reading, None at first.
+        """Return MB/s that the GPU sent and received between the last two samples, None at first.
 
         Raises ``nvml.Error``.
         """
         if self._older_ns is not None and now_ns - self._older_ns < _LEAST_NS:
-            return None
+            return self._traffic
         self._nvml.api.nvmlGpmSampleGet(self._handle, self._newer)
         traffic = None
         if self._older_ns is not None:
@@ -58,7 +64,8 @@ class PcieGpm:
                 raise self._nvml.Error(code)
             traffic = self._sent.value * _MIB_TO_MB, self._received.value * _MIB_TO_MB
         self._older, self._newer, self._older_ns = self._newer, self._older, now_ns
-        return traffic if traffic is not None and math.isfinite(sum(traffic)) else None
+        self._traffic = traffic if traffic is not None and math.isfinite(sum(traffic)) else None
+        return self._traffic
 
     def reset(self) -> None:
         """Forget the last reading."""

@@ -12,13 +12,20 @@ from gswarm_agent.probes.gpus.nvidia_nvml import (
     Nvml,
     reason_of,
 )
-from gswarm_agent.probes.gpus.nvidia_sources import GpuSource, call_sources, field_sources
+from gswarm_agent.probes.gpus.nvidia_sources import (
+    CallSource,
+    FieldSource,
+    GpuSource,
+    call_sources,
+    field_sources,
+)
 from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
+    from gswarm_agent.frame import Number
     from gswarm_agent.probes.gpus.nvidia_pcie import ThroughputLane
     from gswarm_agent.probes.gpus.vendor import Values
 
@@ -27,7 +34,9 @@ RETRY_NS = 60 * SECOND_NS
 REOPEN_NS = 5 * SECOND_NS
 """Pause before a lost GPU is tried again."""
 STRIKES = 3
-"""Number of consecutive ticks after which an error counts as lasting."""
+"""Number of consecutive readings after which an error counts as lasting."""
+_CLOCK_JUMP = 0.25
+"""Change of the SM clock, as a share of the higher one, that says that a GPU began or ended its work."""
 _PCIE_COLUMNS = ("pcie_tx_mb_s", "pcie_rx_mb_s")
 
 
@@ -46,10 +55,9 @@ class Gpu:
         self.handle: Any = None
         self.lost: Optional[str] = None
         self._nvml, self._notes, self._lane = nvml, notes, lane
-        self._calls = call_sources(nvml)
         self._gpm: Optional[PcieGpm] = None
-        self._fields = field_sources(nvml)
-        self._sources: List[GpuSource] = [*self._calls, *self._fields]
+        self._sources: List[GpuSource] = [*call_sources(nvml), *field_sources(nvml)]
+        self._clock: Optional[Number] = None
         self._counts_module = False
         self._silent_ticks = 0
         self._retry_at: Optional[int] = None
@@ -107,7 +115,9 @@ class Gpu:
         except self._nvml.Error as error:
             raise _LostError(reason_of(error.value)) from None
         for _ in range(STRIKES):
-            _, codes = self._query(0, everything=True, off=frozenset())
+            for source in self._sources:
+                source.reset()
+            codes = self._query(0, disabled=True, off=frozenset())
             error_code = _common_error(codes)
             if error_code is not None:
                 raise _LostError(reason_of(error_code))
@@ -124,12 +134,21 @@ class Gpu:
 
     def _read(self, now_ns: int, off: FrozenSet[str]) -> Optional[Values]:
         if self._retry_at is None:
+            # The GPUs of a node retry at different ticks.
+            self._retry_at = now_ns + RETRY_NS - self.index % 8 * SECOND_NS
+        disabled = now_ns >= self._retry_at
+        if disabled:
             self._retry_at = now_ns + RETRY_NS
-        everything = now_ns >= self._retry_at
-        if everything:
-            self._retry_at = now_ns + RETRY_NS
-        values, codes = self._query(now_ns, everything, off | {"energy_mj"} if self._counts_module else off)
+        if self._counts_module:
+            off |= {"energy_mj"}
+        codes = self._query(now_ns, disabled=disabled, off=off)
         error_code = _common_error(codes)
+        if error_code is not None:
+            # Everything that was due failed; the GPU is silent only if the rest fails, too.
+            for source in self._sources:
+                source.hurry()
+            codes = self._query(now_ns, disabled=disabled, off=off)
+            error_code = _common_error(codes)
         if error_code is not None:
             self._silent_ticks += 1
             if self._silent_ticks >= STRIKES:
@@ -137,6 +156,10 @@ class Gpu:
             return None
         self._silent_ticks = 0
         self._update_sources(codes, note=True)
+        values: Values = {}
+        for source in self._sources:
+            if source.reason is None:
+                values.update(zip(source.columns, source.values(now_ns)))
         values.update(zip(_PCIE_COLUMNS, self._pcie(now_ns, off) or (None, None)))
         return values
 
@@ -157,21 +180,23 @@ class Gpu:
             self._lane.add(self.index, self.handle)
             return None
 
-    def _query(
-        self, now_ns: int, everything: bool, off: FrozenSet[str]
-    ) -> Tuple[Values, Dict[GpuSource, int]]:
-        """Query the sources that are not disabled, or everything: values and each source's nvmlReturn_t."""
-        values: Values = {}
+    def _query(self, now_ns: int, *, disabled: bool, off: FrozenSet[str]) -> Dict[GpuSource, int]:
+        """Query the sources that are due, also the disabled ones if wished: each source's nvmlReturn_t."""
         codes: Dict[GpuSource, int] = {}
+        usable = []
         for source in self._sources:
-            # A source's rates begin again when its columns are switched on.
             if not off.isdisjoint(source.columns):
+                # A source's rates begin again when its columns are switched on.
                 source.reset()
+            elif disabled or source.reason is None:
+                usable.append(source)
         # Counters come first, close to the time that their rates are taken at.
-        fields = [s for s in self._fields if (everything or s.reason is None) and off.isdisjoint(s.columns)]
+        fields = [s for s in usable if isinstance(s, FieldSource) and s.is_due(now_ns)]
         try:
             found = iter(
                 self._nvml.fields(self.handle, [field for source in fields for field in source.fields])
+                if fields
+                else ()
             )
         except self._nvml.Error as error:
             codes.update(dict.fromkeys(fields, error.value))
@@ -180,23 +205,34 @@ class Gpu:
                 own = [next(found) for _ in field_source.fields]
                 code = codes[field_source] = next((code for code, _ in own if code != SUCCESS), SUCCESS)
                 if code == SUCCESS:
-                    values[field_source.column] = field_source.value([number for _, number in own], now_ns)
-        for source in self._calls:
-            if (source.reason is not None and not everything) or not off.isdisjoint(source.columns):
+                    value = field_source.value([number for _, number in own], now_ns)
+                    # All fields of a GPU fall on the same ticks, so that one call reads them.
+                    field_source.keep((value,), now_ns, _phase(self.index, 0))
+        for number, source in enumerate(usable):
+            if not isinstance(source, CallSource) or not source.is_due(now_ns):
                 continue
-            if everything or now_ns >= source.due_ns:
-                try:
-                    source.read(self.handle, now_ns)
-                    codes[source] = SUCCESS
-                except self._nvml.Error as error:
-                    codes[source] = error.value
-                    if error.value == GPU_IS_LOST:
-                        break
-                    continue
-            values.update(zip(source.columns, source.values))
+            try:
+                values = source.call(self.handle)
+            except self._nvml.Error as error:
+                codes[source] = error.value
+                if error.value == GPU_IS_LOST:
+                    break
+                continue
+            codes[source] = SUCCESS
+            source.keep(values, now_ns, _phase(self.index, number))
+            if "sm_clock_mhz" in source.columns:
+                self._note_clock(values[0])
         if GPU_IS_LOST in codes.values():
             raise _LostError(reason_of(GPU_IS_LOST))
-        return values, codes
+        return codes
+
+    def _note_clock(self, clock: Optional[Number]) -> None:
+        """Read the slow gauges at once when the SM clock has jumped, as at the start of a job."""
+        before, self._clock = self._clock, clock
+        if before and clock and abs(clock - before) > _CLOCK_JUMP * max(before, clock):
+            for source in self._sources:
+                if source.follows_clock:
+                    source.hurry()
 
     def _update_sources(self, codes: Dict[GpuSource, int], note: bool) -> bool:
         """Disable sources that will not answer; True when every source has answered or is disabled."""
@@ -236,6 +272,11 @@ class Gpu:
 
     def _note(self, kind: str, severity: str, message: str) -> None:
         self._notes.append(Note(kind, severity, message, self.index))
+
+
+def _phase(index: int, number: int) -> float:
+    """Return where in its period a source of a GPU is read, 0.1 to 0.9: readings spread over the ticks."""
+    return 0.1 + 0.8 * ((0.618 * index + 0.382 * number) % 1)
 
 
 def _common_error(codes: Dict[GpuSource, int]) -> Optional[int]:

@@ -1,8 +1,9 @@
-"""NVML's functions and fields that are read at each tick, and the columns that each of them gives."""
+"""NVML's functions and fields that are read regularly, and the columns that each of them gives."""
 
 from __future__ import annotations
 
 from gswarm_agent.frame import Number
+from gswarm_agent.metrics import GAUGE, GPU_BY_NAME
 from gswarm_agent.probes.gpus.nvidia_nvml import ALL_LINKS, Nvml
 from gswarm_agent.probes.rates import SECOND_NS, Rate
 
@@ -19,21 +20,29 @@ _NS_TO_PERCENT = 100 / SECOND_NS
 _NVLINKS = range(18)
 
 
-_SLOW_NS = 10 * SECOND_NS
-"""Interval of reading ECC counts: the driver has to query the GPU for each of them."""
+_STALE_PERIODS = 1.5
+"""A value stands for this many periods of its source after it was read."""
 
 
 class GpuSource:
     """One query to the driver and the columns that it gives, with the number of ways (``plans``) to query it.
 
+    A source is read once in the catalogue's period of its columns, and its values stand in the rows between.
     ``plan`` is the way in use. ``reason`` says why the source is disabled, None while it is read; ``strikes``
-    counts the ticks in a row in which it failed.
+    counts the readings in a row that failed. ``follows_clock`` marks slow gauges that change when the GPU
+    begins to work or ends. ``repeats`` is False where only the row of its reading may carry a value.
     """
 
-    def __init__(self, columns: Sequence[str], plans: int) -> None:
-        self.columns, self._plan_count = columns, plans
+    def __init__(self, columns: Sequence[str], plans: int, *, repeats: bool = True) -> None:
+        self.columns, self._plan_count, self.repeats = columns, plans, repeats
+        metrics = [GPU_BY_NAME[column] for column in columns]
+        self.period_ns = round(min(metric.period_s for metric in metrics) * SECOND_NS)
+        self.follows_clock = self.period_ns > SECOND_NS and all(metric.kind == GAUGE for metric in metrics)
         self.plan = self.strikes = 0
         self.reason: Optional[str] = None
+        self._values: Tuple[Optional[Number], ...] = ()
+        self._read_ns: Optional[int] = None
+        self._due_ns, self._hurried = 0, False
 
     def use_next_plan(self) -> bool:
         """Switch to the next way to query the columns; False when this was the last."""
@@ -41,26 +50,43 @@ class GpuSource:
         return self.plan > 0
 
     def reset(self) -> None:
-        """Forget earlier values."""
+        """Forget earlier values, and be due at once."""
+        self._values, self._read_ns, self._due_ns, self._hurried = (), None, 0, False
+
+    def is_due(self, now_ns: int) -> bool:
+        """Return whether it is time to read the source."""
+        return self._hurried or now_ns >= self._due_ns
+
+    def hurry(self) -> None:
+        """Be due at once; the regular readings stay when they are."""
+        self._hurried = True
+
+    def keep(self, values: Tuple[Optional[Number], ...], now_ns: int, phase: float) -> None:
+        """Keep values that were read now. ``phase`` places the regular readings in the period, 0 to 1."""
+        self._values, self._read_ns, self._hurried = values, now_ns, False
+        if self._due_ns == 0:
+            self._due_ns = now_ns + round(phase * self.period_ns)
+        elif self.period_ns and now_ns >= self._due_ns:
+            self._due_ns += self.period_ns * (1 + (now_ns - self._due_ns) // self.period_ns)
+
+    def values(self, now_ns: int) -> Tuple[Optional[Number], ...]:
+        """Return the values for a row, None for what is too old."""
+        longest_ns = _STALE_PERIODS * self.period_ns if self.repeats else 0
+        if self._read_ns is None or now_ns - self._read_ns > longest_ns:
+            return (None,) * len(self.columns)
+        return self._values
 
 
 class CallSource(GpuSource):
-    """The columns that one call gives, which takes a device's handle. A ``slow`` one is called every 10 s."""
+    """The columns that one call gives, which takes a device's handle."""
 
-    def __init__(self, columns: Sequence[str], *plans: Call, slow: bool = False) -> None:
-        super().__init__(columns, len(plans))
-        self.plans, self.slow = plans, slow
-        self.values: Tuple[Optional[Number], ...] = ()
-        self.due_ns = 0
+    def __init__(self, columns: Sequence[str], *plans: Call, repeats: bool = True) -> None:
+        super().__init__(columns, len(plans), repeats=repeats)
+        self._plans = plans
 
-    def read(self, handle: Any, now_ns: int) -> None:
-        """Call it, and keep its values. Raises ``Nvml.Error``."""
-        self.values = self.plans[self.plan](handle)
-        self.due_ns = now_ns + _SLOW_NS if self.slow else 0
-
-    def reset(self) -> None:
-        """See GpuSource."""
-        self.due_ns = 0
+    def call(self, handle: Any) -> Tuple[Optional[Number], ...]:
+        """Return the columns' values now. Raises ``Nvml.Error``."""
+        return self._plans[self.plan](handle)
 
 
 class FieldSource(GpuSource):
@@ -71,7 +97,6 @@ class FieldSource(GpuSource):
 
     def __init__(self, column: str, plans: Sequence[Sequence[Field]], scales: Sequence[float] = ()) -> None:
         super().__init__((column,), len(plans))
-        self.column = column
         self._plans, self._scales = plans, scales
         self._rate = Rate()
 
@@ -90,6 +115,7 @@ class FieldSource(GpuSource):
 
     def reset(self) -> None:
         """See GpuSource: the next rate comes with the second value from now on."""
+        super().reset()
         self._rate.reset()
 
 
@@ -114,6 +140,7 @@ class ThrottleCauses(FieldSource):
 
     def reset(self) -> None:
         """See FieldSource."""
+        super().reset()
         self._causes = []
 
 
@@ -134,7 +161,7 @@ def call_sources(nvml: Nvml) -> List[CallSource]:
 
     def ecc(column: str, kind: int) -> CallSource:
         total = api.nvmlDeviceGetTotalEccErrors
-        return CallSource((column,), lambda handle: (total(handle, kind, api.NVML_VOLATILE_ECC),), slow=True)
+        return CallSource((column,), lambda handle: (total(handle, kind, api.NVML_VOLATILE_ECC),))
 
     return [
         CallSource(("util_pct", "mem_util_pct"), load),
@@ -148,7 +175,12 @@ def call_sources(nvml: Nvml) -> List[CallSource]:
         one("temp_c", api.nvmlDeviceGetTemperature, api.NVML_TEMPERATURE_GPU),
         one("sm_clock_mhz", api.nvmlDeviceGetClockInfo, api.NVML_CLOCK_SM),
         one("mem_clock_mhz", api.nvmlDeviceGetClockInfo, api.NVML_CLOCK_MEM),
-        one("energy_mj", api.nvmlDeviceGetTotalEnergyConsumption),
+        # The growth of the counter belongs to the row of its reading.
+        CallSource(
+            ("energy_mj",),
+            lambda handle: (api.nvmlDeviceGetTotalEnergyConsumption(handle),),
+            repeats=False,
+        ),
         CallSource(
             ("clock_reasons",),
             lambda handle: (api.nvmlDeviceGetCurrentClocksEventReasons(handle),),
