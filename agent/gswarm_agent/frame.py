@@ -169,6 +169,7 @@ NOTE_KINDS = frozenset(
         "ecc",
         "gpu_back",
         "gpu_lost",
+        "health",
         "late",
         "mark",
         "measured",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from gswarm_agent.frame import ERROR, INFO, WARNING
 from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COUNTERS, GPU_METRICS, RATE
 from gswarm_agent.probes.gpus.nvidia_gpu import STRIKES
-from tests.cluster.standin import Return, Scenario, read_counters
+from tests.cluster.standin import Event, Return, Scenario, read_counters
 from tests.integration.heads import eventually
 from tests.integration.probe_driver import AS_AGENTS_S, ProbeProcess
 from tests.integration.probe_stage import Stage, about, values
@@ -337,18 +338,50 @@ def test_mig_has_no_utilisation_with_a_reason(stage: Stage) -> None:
     assert values(reading, "temp_c") == [30, 30]
 
 
-def test_xids_are_noted_with_their_meaning(stage: Stage) -> None:
-    stage.set(Scenario.of("n", 2))
+def test_xids_are_noted_with_what_nvidia_advises(stage: Stage) -> None:
+    stage.set(Scenario.of("n", 3))
     with stage.node() as node:
         node.read()
         stage.scenario.gpus[1].xid(79)
         stage.scenario.gpus[0].xid(12345)
+        # A remapped row is an XID and an event of its own (nvml.h: nvmlEventTypeDramRetirementEvent).
+        stage.scenario.gpus[2].xid(63)
+        stage.scenario.gpus[2].events.append(Event(0x400, 0))
         stage.write()
-        reading = node.until(lambda reading: len(reading.notes) == 2)
-    first, second = sorted(reading.notes, key=lambda note: note.gpu or 0)
-    assert (first.kind, first.severity, first.message) == ("xid", ERROR, "XID 12345 on GPU 0")
-    assert (second.kind, second.severity, second.gpu) == ("xid", ERROR, 1)
-    assert second.message == "XID 79 on GPU 1: the GPU has fallen off the bus"
+        reading = node.until(lambda reading: len(reading.notes) == 3)
+    unknown, lost, remapped = sorted(reading.notes, key=lambda note: note.gpu or 0)
+    assert (unknown.kind, unknown.severity) == ("xid", ERROR)
+    assert unknown.message == "XID 12345: not in NVIDIA's catalogue up to XID 172"
+    assert (lost.kind, lost.severity, lost.gpu) == ("xid", ERROR, 1)
+    assert lost.message == (
+        "XID 79 ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS: the GPU has fallen off the bus; "
+        "NVIDIA: reboot the node; if it returns, contact support"
+    )
+    assert json.loads(lost.detail or "") == {
+        "xid": 79,
+        "mnemonic": "ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS",
+        "immediate": "RESTART_BM",
+        "investigatory": "CONTACT_SUPPORT",
+    }
+    assert (remapped.severity, remapped.message) == (
+        WARNING,
+        "XID 63 INFOROM_DRAM_RETIREMENT_EVENT: a row of memory was remapped; NVIDIA: nothing to do",
+    )
+
+
+def test_the_same_fault_of_all_gpus_is_one_event(stage: Stage) -> None:
+    stage.set(Scenario.of("n", 4))
+    with stage.node() as node:
+        node.read()
+        for gpu in stage.scenario.gpus:
+            gpu.xid(119)
+            gpu.xid(119)
+        # nvml.h: nvmlEventTypeGpuRecoveryAction has no XID beside it here.
+        stage.scenario.gpus[3].events.append(Event(0x8000, 0))
+        stage.write()
+        first = node.until(lambda reading: reading.notes)
+        assert [(note.kind, note.gpu) for note in first.notes] == [("xid", None), ("health", 3)]
+        assert first.notes[0].message.startswith("all 4 GPUs: XID 119 GSP_RPC_TIMEOUT: the GPU's system")
 
 
 def test_gpus_without_xid_events_are_in_the_capabilities(stage: Stage) -> None:

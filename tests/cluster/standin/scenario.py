@@ -151,7 +151,8 @@ class StandinGpu:
     persistence_mode: int | None = 1
     compute_mode: int | None = 0
     display_active: int | None = 0
-    event_types: int | None = 0x1F
+    event_types: int | None = 0xFF9F
+    """All types of nvml.h, as a real H200 says."""
     pcie_gen: int | None = 5
     pcie_gen_max: int | None = 5
     pcie_width: int | None = 16

@@ -1,4 +1,4 @@
-"""XID errors and double-bit ECC errors, from the driver's events."""
+"""XIDs and other faults, from the driver's events."""
 
 from __future__ import annotations
 
@@ -6,42 +6,31 @@ import ctypes
 import threading
 import time
 
-from gswarm_agent.frame import ERROR, Note
+from gswarm_agent.frame import ERROR, WARNING, Note
 from gswarm_agent.probes.gpus.nvidia_nvml import TIMEOUT, UNSUPPORTED, Nvml, reason_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List
+    from typing import Any, Collection, Dict, List, Tuple
 
     from gswarm_agent.probes.gpus.nvidia_gpu import Gpu
 
 _WAIT_MS = 60_000
 _PAUSE_S = 1.0
+_QUIET_MS, _GATHER_S = 300, 1.0
+"""Faults are noted together once no further event comes for a while, at the latest after a second."""
 
-# The XIDs that end jobs most often, from NVIDIA's "XID Errors" documentation.
-_MEANINGS = {
-    13: "graphics engine exception, mostly a fault of the program",
-    31: "memory page fault, mostly a fault of the program",
-    43: "the GPU stopped processing, mostly a fault of the program",
-    45: "work was cleaned up after an earlier error",
-    48: "double-bit ECC error",
-    61: "internal microcontroller breakpoint",
-    62: "internal microcontroller halt",
-    63: "a memory page or row was retired",
-    64: "retiring a memory page or row failed",
-    74: "NVLink error",
-    79: "the GPU has fallen off the bus",
-    92: "high rate of single-bit ECC errors",
-    94: "contained memory error",
-    95: "uncontained memory error",
-    109: "context switch timed out",
-    119: "the GPU's system processor timed out",
-    120: "error on the GPU's system processor",
-    140: "unrecovered ECC error",
-    145: "NVLink remap error",
-    149: "NVLink error",
-    154: "the GPU needs a recovery action",
+# Event types of nvml.h (nvmlEventType*) beside XIDs: the XID that says the same, the note's kind and text.
+_EVENTS = {
+    0x2: (48, "ecc", "uncorrectable memory error"),
+    0x400: (63, "ecc", "a row of memory was remapped"),
+    0x800: (64, "ecc", "remapping a row of memory failed"),
+    0x1000: (94, "ecc", "a poisoned memory access was contained"),
+    0x2000: (95, "ecc", "a poisoned memory access was not contained"),
+    0x4000: (0, "health", "the GPU can't be used"),
+    0x8000: (154, "health", "the driver asks for another recovery action; see recovery_action"),
 }
+_OTHERS = sum(_EVENTS)
 
 
 class XidWatch:
@@ -55,17 +44,17 @@ class XidWatch:
         self._nvml, self._notes = nvml, notes
         self._indices: Dict[int, int] = {}  # by the handle's address
         self._events: Any = None
+        self._xid: int = nvml.api.nvmlEventTypeXidCriticalError
 
     def add(self, gpu: Gpu) -> None:
         """Watch a GPU that answers."""
         api = self._nvml.api
-        wanted = api.nvmlEventTypeXidCriticalError | api.nvmlEventTypeDoubleBitEccError
         address = ctypes.addressof(gpu.handle.contents)
         try:
             if self._events is None:
                 self._events = api.nvmlEventSetCreate()
-            kinds = api.nvmlDeviceGetSupportedEventTypes(gpu.handle) & wanted
-            if not kinds & api.nvmlEventTypeXidCriticalError:
+            kinds = api.nvmlDeviceGetSupportedEventTypes(gpu.handle) & (self._xid | _OTHERS)
+            if not kinds & self._xid:
                 self.reasons[gpu.index] = "this GPU doesn't report XIDs"
             if kinds and address not in self._indices:
                 api.nvmlDeviceRegisterEvents(gpu.handle, kinds, self._events)
@@ -76,10 +65,17 @@ class XidWatch:
             self.reasons[gpu.index] = reason_of(error.value)
 
     def _work(self) -> None:
+        faults: Dict[Tuple[int, int, int], None] = {}
+        until = 0.0
         while True:
+            if faults and time.monotonic() > until:
+                self._note(faults)
+                faults = {}
             try:
-                event = self._nvml.api.nvmlEventSetWait_v2(self._events, _WAIT_MS)
+                event = self._nvml.api.nvmlEventSetWait_v2(self._events, _QUIET_MS if faults else _WAIT_MS)
             except self._nvml.Error as error:
+                self._note(faults)
+                faults = {}
                 if error.value in UNSUPPORTED:
                     self.reasons.update(dict.fromkeys(self._indices.values(), reason_of(error.value)))
                     return
@@ -88,11 +84,25 @@ class XidWatch:
                     time.sleep(_PAUSE_S)
                 continue
             index = self._indices.get(ctypes.addressof(event.device.contents))
-            if index is None:
-                continue
-            if event.eventType == self._nvml.api.nvmlEventTypeXidCriticalError:
-                meaning = _MEANINGS.get(event.eventData)
-                text = f"XID {event.eventData} on GPU {index}" + (f": {meaning}" if meaning else "")
-                self._notes.append(Note("xid", ERROR, text, index))
-            else:
-                self._notes.append(Note("ecc", ERROR, f"double-bit ECC error on GPU {index}", index))
+            if index is not None:
+                until = until if faults else time.monotonic() + _GATHER_S
+                faults[index, event.eventType, event.eventData if event.eventType == self._xid else 0] = None
+
+    def _note(self, faults: Collection[Tuple[int, int, int]]) -> None:
+        """Add a note for each fault, but for an event that only repeats an XID of its GPU."""
+        notes: List[Note] = []
+        for index, kind, xid in faults:
+            if kind == self._xid:
+                import json
+
+                from gswarm_agent.probes.gpus.nvidia_xid_catalogue import look_up, sentence
+
+                mnemonic, immediate, later = look_up(xid)
+                words = {"mnemonic": mnemonic, "immediate": immediate, "investigatory": later}
+                severity = WARNING if immediate in ("IGNORE", "XID_154") else ERROR
+                text = sentence(xid, mnemonic, immediate, later)
+                notes.append(Note("xid", severity, text, index, None, json.dumps({"xid": xid, **words})))
+            elif kind in _EVENTS and (index, self._xid, _EVENTS[kind][0]) not in faults:
+                _, name, text = _EVENTS[kind]
+                notes.append(Note(name, WARNING if kind & 0x8400 else ERROR, text, index))
+        self._notes += notes
