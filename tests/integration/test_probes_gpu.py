@@ -111,17 +111,54 @@ def test_energy_counter_of_a_whole_module_is_not_the_gpus(stage: Stage) -> None:
         assert (first["energy_mj"], second["energy_mj"] is None) == (None, False)
 
 
-def test_nvlink_5_counts_bytes(stage: Stage) -> None:
-    scenario = Scenario.of("n", 1, nvlink_version=7, nvlink_tx_kib_per_s=10**6, nvlink_rx_kib_per_s=2 * 10**6)
-    scenario.answers = {138: Return.NOT_SUPPORTED, 139: Return.NOT_SUPPORTED}
+@pytest.mark.parametrize(
+    ("driver", "newest", "brake"),
+    [
+        ("535.161.08", "hopper", None),
+        ("550.90.07", "hopper", None),
+        ("570.133.20", "blackwell", None),
+        ("575.57.08", "blackwell", 10),
+        ("580.65.06", "blackwell", 10),
+        ("580.82.07", "blackwell", 10),
+        ("590.44.01", "blackwell", 10),
+    ],
+)
+def test_each_driver_is_read_by_its_own_fields(
+    stage: Stage, driver: str, newest: str, brake: int | None
+) -> None:
+    """Field ids moved from driver to driver, and NVLink counts in another unit and field on Blackwell."""
+    scenario = Scenario.of("n", 2, nvlink_tx_kib_per_s=10**6, nvlink_rx_kib_per_s=2 * 10**6)
+    scenario.driver_version = driver
+    for gpu in scenario.gpus:
+        gpu.throttle_sw_thermal_ns_per_s, gpu.throttle_hw_thermal_ns_per_s = 2 * 10**8, 10**8
+        gpu.throttle_power_ns_per_s, gpu.throttle_power_brake_ns_per_s = 4 * 10**8, 10**8
+    if newest == "blackwell":
+        scenario.gpus[1].architecture, scenario.gpus[1].nvlink_version = 10, 7
     stage.set(scenario)
+    wanted = {"nvlink_tx_mb_s": about(1024), "nvlink_rx_mb_s": about(2048), "throttle_power_pct": about(40)}
+    # Software and hardware may hold the clocks down at the same time, so the longer one counts, not the sum.
+    wanted |= {
+        "throttle_thermal_pct": about(20),
+        "throttle_brake_pct": None if brake is None else about(brake),
+    }
     with stage.node() as node:
-        node.until(
-            lambda reading: (
-                values(reading, "nvlink_tx_mb_s") == [about(1024)]
-                and values(reading, "nvlink_rx_mb_s") == [about(2048)]
-            )
+        reading = node.until(
+            lambda reading: all(values(reading, name) == [value] * 2 for name, value in wanted.items())
         )
+        assert values(reading, "temp_c") == [30, 30]
+        assert ("throttle_brake_pct" in node.facts().capabilities) == (brake is None)
+
+
+def test_a_gpu_without_own_memory_has_the_hosts(stage: Stage) -> None:
+    # NVML answers so on a GB10: nvitop's pull request 208, with driver 580.173.02.
+    stage.set(Scenario.of("n", 1, memory_total_mib=None, memory_used_mib=None))
+    with stage.node() as node:
+        (facts,) = node.facts().gpus
+        (row,) = node.read().gpus
+    total = int(Path("/proc/meminfo").read_text().split()[1]) >> 10
+    assert row is not None
+    assert facts["memory_total_mib"] == total
+    assert 0 < (row["mem_used_mib"] or 0) < total
 
 
 def test_a_metric_that_one_gpu_lacks_is_none_with_a_reason(stage: Stage) -> None:
@@ -254,7 +291,7 @@ def test_a_gpu_on_which_every_call_fails_is_lost(stage: Stage) -> None:
     with stage.node() as node:
         node.read()
         functions = [
-            *("UtilizationRates", "MemoryInfo_v2", "PowerUsage", "Temperature", "ClockInfo", "FieldValues"),
+            *("UtilizationRates", "MemoryInfo_v2", "PowerUsage", "TemperatureV", "ClockInfo", "FieldValues"),
             *("TotalEnergyConsumption", "CurrentClocksEventReasons", "TotalEccErrors", "PerformanceState"),
         ]
         stage.scenario.gpus[0].answers = {f"nvmlDeviceGet{name}": Return.UNKNOWN for name in functions}
@@ -290,7 +327,7 @@ def test_a_gpu_whose_call_hangs_is_left_out_and_tried_again_each_minute(stage: S
 
 def test_a_gpu_that_hangs_at_the_start_is_in_the_capabilities(stage: Stage) -> None:
     scenario = Scenario.of("n", 3)
-    scenario.gpus[2].delays_ms["nvmlDeviceGetTemperature"] = 30_000
+    scenario.gpus[2].delays_ms["nvmlDeviceGetTemperatureV"] = 30_000
     stage.set(scenario)
     with stage.node(wait_s=AS_AGENTS_S) as node:
         facts = node.facts()
@@ -298,7 +335,7 @@ def test_a_gpu_that_hangs_at_the_start_is_in_the_capabilities(stage: Stage) -> N
         assert "gpu2" in facts.capabilities
         reading = node.until(lambda reading: values(reading, "temp_c") == [30, 30, "lost"])
         assert [(note.kind, note.gpu) for note in reading.notes] == [("late", 2)]
-        del stage.scenario.gpus[2].delays_ms["nvmlDeviceGetTemperature"]
+        del stage.scenario.gpus[2].delays_ms["nvmlDeviceGetTemperatureV"]
         stage.write()
         node.read(skip_s=61)
         node.until(lambda reading: values(reading, "temp_c") == [30] * 3)

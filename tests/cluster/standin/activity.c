@@ -28,9 +28,8 @@ static int belongs(const Target *target, const Process *process, char type)
 /* Drivers 535.43 to 535.98 write larger entries. */
 static size_t entry_size(const Target *target)
 {
-    int major = 0, minor = 0;
-    sscanf(target->scenario->driver_version, "%d.%d", &major, &minor);
-    return major == 535 && minor >= 43 && minor <= 98 ? 32 : sizeof(ProcessInfo);
+    const Scenario *of = target->scenario;
+    return driver_before(of, 535, 43) || !driver_before(of, 535, 99) ? sizeof(ProcessInfo) : 32;
 }
 
 static int list_processes(const Target *target, char type, unsigned *count, void *infos, size_t size)

@@ -5,7 +5,7 @@
 
 enum { UINT = 1, ULONGLONG = 3 };            /* NVML's value types */
 enum { ALL_LINKS = -1 };                     /* scope 0xFFFFFFFF */
-enum { KIB = 1024 };
+enum { KIB = 1024, BLACKWELL = 10 };
 
 static int put(const Gpu *gpu, int counter, uint64_t *value)
 {
@@ -117,10 +117,35 @@ static int link_share(const Gpu *gpu, int link, uint64_t total, uint64_t *value)
     return OK;
 }
 
-static int field_value(const Gpu *gpu, Field *field)
+enum { PWR_SMOOTHING = 0 };
+
+/* The id that nvml.h of driver 580.82 has for what a driver means by an id, from NVML_FI_MAX and the field ids of
+ * nvidia-ml-py 12.535.161, 12.550.89, 12.570.86, 12.575.51, 13.580.65, 13.580.82 and 13.590.44. */
+static unsigned meaning(const Scenario *driver, unsigned id)
+{
+    unsigned end = driver_before(driver, 550, 0)   ? 197
+                   : driver_before(driver, 570, 0) ? 228
+                   : driver_before(driver, 575, 0) ? 269
+                   : driver_before(driver, 590, 0) ? 274
+                                                   : 289;
+    if (id >= end)
+        return UINT32_MAX;
+    if (driver_before(driver, 575, 0) || !driver_before(driver, 580, 82))
+        return id >= 251 && id <= 268 ? PWR_SMOOTHING : id;
+    return id >= 256 ? PWR_SMOOTHING : id >= 251 && id <= 253 ? id + 18 : id;
+}
+
+static int field_value(const Gpu *gpu, Field *field, unsigned id)
 {
     size_t i = 0;
-    while (i < sizeof fields / sizeof *fields && fields[i].id != field->id)
+    if (id == UINT32_MAX)
+        return INVALID_ARGUMENT;
+    if (id == PWR_SMOOTHING && gpu->level[L_architecture] >= BLACKWELL) {
+        field->type = UINT;
+        field->value.ull = 7;
+        return OK;
+    }
+    while (i < sizeof fields / sizeof *fields && fields[i].id != id)
         i++;
     if (i == sizeof fields / sizeof *fields)
         return NOT_SUPPORTED;
@@ -146,6 +171,8 @@ static int field_value(const Gpu *gpu, Field *field)
         verdict = link_share(gpu, (int)field->scope, value, &value);
     if (fields[i].source == LINK_BYTES)
         value *= KIB;
+    else if (fields[i].source == LINK_KIB && gpu->level[L_nvlink_version] >= 7)
+        value = 0; /* no document says what NVLink 5 answers here: the worst is a counter that never moves */
     field->value.ull = 0;
     if (field->type == UINT)
         field->value.ui = (unsigned)value;
@@ -166,7 +193,7 @@ int nvmlDeviceGetFieldValues(Handle device, int count, Field *values)
         values[i].latency_us = 1;
         values[i].verdict = rule_for(&gpu->answers, id, OK);
         if (values[i].verdict == OK)
-            values[i].verdict = field_value(gpu, &values[i]);
+            values[i].verdict = field_value(gpu, &values[i], meaning(target.scenario, values[i].id));
     }
     return OK;
 }

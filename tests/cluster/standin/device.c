@@ -110,6 +110,8 @@ typedef struct {
 int nvmlDeviceGetTemperatureV(Handle device, Temperature *temperature)
 {
     AIM(device, GPU_ONLY);
+    if (driver_before(target.scenario, 570, 0)) /* nvidia-ml-py has it since 12.570, not in 12.550 */
+        return FUNCTION_NOT_FOUND;
     if (temperature->version != TEMPERATURE_V1)
         return VERSION_MISMATCH;
     if (temperature->sensor != 0)

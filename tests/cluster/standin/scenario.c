@@ -83,6 +83,13 @@ int rule_for(const Rules *rules, const char *name, int fallback)
     return fallback;
 }
 
+int driver_before(const Scenario *scenario, int major, int minor)
+{
+    int own_major = 0, own_minor = 0;
+    sscanf(scenario->driver_version, "%d.%d", &own_major, &own_minor);
+    return own_major < major || (own_major == major && own_minor < minor);
+}
+
 /* ---- parsing; each parser returns 1 if it understood the line */
 
 static int copy_text(char *into, size_t size, const char *text)

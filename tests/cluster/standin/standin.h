@@ -19,6 +19,7 @@ enum {
     INSUFFICIENT_SIZE = 7,
     DRIVER_NOT_LOADED = 9,
     TIMEOUT = 10,
+    FUNCTION_NOT_FOUND = 13,
     GPU_IS_LOST = 15,
     OUT_OF_MEMORY = 20,
     VERSION_MISMATCH = 25,
@@ -152,6 +153,9 @@ void end_watch(int *watch);
 
 /* The answer or delay in ms that a rule gives for name, or fallback. */
 int rule_for(const Rules *rules, const char *name, int fallback);
+
+/* Whether the scenario's driver is older than a version. */
+int driver_before(const Scenario *scenario, int major, int minor);
 
 int attach_user(void);
 int detach_user(void);

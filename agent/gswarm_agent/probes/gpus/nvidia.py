@@ -118,9 +118,11 @@ class Nvidia:
 
 def read_gpu_facts(nvml: Nvml, gpu: Gpu) -> GpuFacts:
     """Return the facts of a GPU that answers, None for each that this GPU does not have."""
+    from gswarm_agent.probes.gpus.nvidia_sources import memory_mib
+
     api, maybe, handle = nvml.api, nvml.maybe, gpu.handle
     pci = maybe(api.nvmlDeviceGetPciInfo, handle)
-    memory = maybe(api.nvmlDeviceGetMemoryInfo, handle)
+    memory = maybe(memory_mib, nvml, handle)
     limit = maybe(api.nvmlDeviceGetEnforcedPowerLimit, handle)
     return GpuFacts(
         index=gpu.index,
@@ -128,7 +130,7 @@ def read_gpu_facts(nvml: Nvml, gpu: Gpu) -> GpuFacts:
         name=maybe(api.nvmlDeviceGetName, handle) or "unknown GPU",
         pci_bus_id=None if pci is None else pci.busId,
         minor=maybe(api.nvmlDeviceGetMinorNumber, handle),
-        memory_total_mib=None if memory is None else memory.total >> 20,
+        memory_total_mib=None if memory is None else memory[0],
         power_limit_w=None if limit is None else limit / 1000,
         sm_clock_max_mhz=maybe(api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_SM),
         mem_clock_max_mhz=maybe(api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_MEM),

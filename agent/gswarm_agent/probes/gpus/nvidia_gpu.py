@@ -56,7 +56,7 @@ class Gpu:
         self.lost: Optional[str] = None
         self._nvml, self._notes, self._lane = nvml, notes, lane
         self._gpm: Optional[PcieGpm] = None
-        self._sources: List[GpuSource] = [*call_sources(nvml), *field_sources(nvml)]
+        self._sources: List[GpuSource] = []
         self._clock: Optional[Number] = None
         self._counts_module = False
         self._silent_ticks = 0
@@ -114,6 +114,7 @@ class Gpu:
             self.handle = self._nvml.api.nvmlDeviceGetHandleByIndex(self.index)
         except self._nvml.Error as error:
             raise _LostError(reason_of(error.value)) from None
+        self._sources = [*call_sources(self._nvml), *field_sources(self._nvml, self.handle)]
         for _ in range(STRIKES):
             for source in self._sources:
                 source.reset()

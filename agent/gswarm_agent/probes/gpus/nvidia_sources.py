@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gswarm_agent.frame import Number
 from gswarm_agent.metrics import GAUGE, GPU_BY_NAME
-from gswarm_agent.probes.gpus.nvidia_nvml import ALL_LINKS, Nvml
+from gswarm_agent.probes.gpus.nvidia_nvml import ALL_LINKS, NOT_SUPPORTED, Nvml
+from gswarm_agent.probes.procfs import parse_meminfo, read_file
 from gswarm_agent.probes.rates import SECOND_NS, Rate
 
 TYPE_CHECKING = False
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 _KIB_TO_MB = 1024 / 10**6
 _BYTES_TO_MB = 1 / 10**6
 _NS_TO_PERCENT = 100 / SECOND_NS
-_NVLINKS = range(18)
-
-
 _STALE_PERIODS = 1.5
 """A value stands for this many periods of its source after it was read."""
 
@@ -144,6 +142,18 @@ class ThrottleCauses(FieldSource):
         self._causes = []
 
 
+def memory_mib(nvml: Nvml, handle: Any) -> Tuple[int, int]:
+    """Return a GPU's memory in MiB, total and used; of GB10, which has none of its own, the host's."""
+    try:
+        memory = nvml.api.nvmlDeviceGetMemoryInfo(handle)
+    except nvml.Error as error:
+        if error.value != NOT_SUPPORTED:
+            raise
+        kib = parse_meminfo(read_file("/proc/meminfo"))
+        return kib[b"MemTotal"] >> 10, kib[b"MemTotal"] - kib[b"MemAvailable"] >> 10
+    return memory.total >> 20, memory.used >> 20
+
+
 def call_sources(nvml: Nvml) -> List[CallSource]:
     """Return the sources that take one function call each. The second of two plans is an old driver's."""
     api = nvml.api
@@ -169,10 +179,14 @@ def call_sources(nvml: Nvml) -> List[CallSource]:
             ("mem_used_mib",),
             lambda handle: (api.nvmlDeviceGetMemoryInfo(handle, api.nvmlMemory_v2).used >> 20,),
             # Before driver 510 there is only this, which counts the driver's reserve as used.
-            lambda handle: (api.nvmlDeviceGetMemoryInfo(handle).used >> 20,),
+            lambda handle: (memory_mib(nvml, handle)[1],),
         ),
         CallSource(("power_w",), lambda handle: (api.nvmlDeviceGetPowerUsage(handle) / 1000,)),
-        one("temp_c", api.nvmlDeviceGetTemperature, api.NVML_TEMPERATURE_GPU),
+        CallSource(
+            ("temp_c",),
+            lambda handle: (api.nvmlDeviceGetTemperatureV(handle, api.NVML_TEMPERATURE_GPU),),
+            lambda handle: (api.nvmlDeviceGetTemperature(handle, api.NVML_TEMPERATURE_GPU),),  # before 570
+        ),
         one("sm_clock_mhz", api.nvmlDeviceGetClockInfo, api.NVML_CLOCK_SM),
         one("mem_clock_mhz", api.nvmlDeviceGetClockInfo, api.NVML_CLOCK_MEM),
         # The growth of the counter belongs to the row of its reading.
@@ -192,24 +206,32 @@ def call_sources(nvml: Nvml) -> List[CallSource]:
     ]
 
 
-def field_sources(nvml: Nvml) -> List[FieldSource]:
-    """Return the other sources that one nvmlDeviceGetFieldValues call reads together."""
+def field_sources(nvml: Nvml, handle: Any) -> List[FieldSource]:
+    """Return a GPU's other sources, which one nvmlDeviceGetFieldValues call reads together."""
     api = nvml.api
+    blackwell = (nvml.maybe(api.nvmlDeviceGetArchitecture, handle) or 0) >= api.NVML_DEVICE_ARCH_BLACKWELL
 
     def nvlink(column: str, kib: int, count: int) -> FieldSource:
-        plans = [[(kib, ALL_LINKS)], [(count, ALL_LINKS)], [(count, link) for link in _NVLINKS]]
-        return FieldSource(column, plans, [_KIB_TO_MB, _BYTES_TO_MB, _BYTES_TO_MB])
+        plans, scales = [[(kib, ALL_LINKS)], [(count, ALL_LINKS)]], [_KIB_TO_MB, _BYTES_TO_MB]
+        if blackwell:  # NVLink 5 counts bytes; its answer to the older fields isn't documented
+            plans.reverse()
+            scales.reverse()
+        return FieldSource(column, plans, scales)
 
-    def throttle(column: str, fields: Sequence[int], before_580_82: Sequence[int]) -> FieldSource:
-        plans = [[(field, 0) for field in fields]]
-        if nvml.driver_before(580, 82):
-            plans.insert(0, [(field, 0) for field in before_580_82])
-        return ThrottleCauses(column, plans)
+    def throttle(column: str, *plans: Sequence[int]) -> FieldSource:
+        return ThrottleCauses(column, [[(field, 0) for field in fields] for fields in plans])
 
     sw_thermal = api.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN
     hw_thermal = api.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN
     brake = api.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN
-    power = api.NVML_FI_DEV_PERF_POLICY_POWER
+    causes, brakes = [sw_thermal, hw_thermal], [brake]
+    # Driver 575 introduced these fields with ids that 570 and 580.82 use for power smoothing. From 580.82 on,
+    # they have the ids in pynvml, which power smoothing has in 575 and which drivers before 575 don't know.
+    if not nvml.driver_before(575) and nvml.driver_before(580, 82):
+        causes, brakes = [251, 252], [253]
+    thermal = [[api.NVML_FI_DEV_PERF_POLICY_THERMAL]]
+    if not nvml.driver_before(575):
+        thermal.insert(0, causes)
     return [
         FieldSource("mem_temp_c", [[(api.NVML_FI_DEV_MEMORY_TEMP, 0)]]),
         nvlink(
@@ -222,8 +244,7 @@ def field_sources(nvml: Nvml) -> List[FieldSource]:
             api.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX,
             api.NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES,
         ),
-        throttle("throttle_power_pct", [power], [power]),
-        # Driver 580.82 gave these three new field ids, and their old ids a new meaning.
-        throttle("throttle_thermal_pct", [sw_thermal, hw_thermal], [251, 252]),
-        throttle("throttle_brake_pct", [brake], [253]),
+        throttle("throttle_power_pct", [api.NVML_FI_DEV_PERF_POLICY_POWER]),
+        throttle("throttle_thermal_pct", *thermal),
+        throttle("throttle_brake_pct", brakes),
     ]
