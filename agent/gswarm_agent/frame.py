@@ -17,9 +17,22 @@ Number = block.Number
 Row = block.Row
 
 
+MIG_INDEX = 1000
+"""MIG instance n of GPU g has the index 1000 + 10 g + n: a GPU is divided into at most seven."""
+
+
+def gpu_label(index: int) -> str:
+    """Return a GPU's index as text; that of a MIG instance follows its GPU's, as in "5.1"."""
+    gpu, instance = divmod(index - MIG_INDEX, 10)
+    return f"{index}" if gpu < 0 else f"{gpu}.{instance}"
+
+
 @dataclass(frozen=True)
 class GpuFacts:
-    """Constant properties of a GPU. Memory in MiB, power in W, clocks in MHz; None where unknown."""
+    """Constant properties of a GPU. Memory in MiB, power in W, clocks in MHz; None where unknown.
+
+    A MIG instance has facts of its own, after those of its GPU: ``parent_index`` is the GPU's index.
+    """
 
     index: int
     uuid: str
@@ -31,6 +44,13 @@ class GpuFacts:
     sm_clock_max_mhz: Optional[int] = None
     mem_clock_max_mhz: Optional[int] = None
     mig: bool = False
+    parent_index: Optional[int] = None
+    mig_profile: Optional[str] = None
+
+    @property
+    def label(self) -> str:
+        """The index as text, "5.1" for a MIG instance."""
+        return gpu_label(self.index)
 
 
 @dataclass(frozen=True)

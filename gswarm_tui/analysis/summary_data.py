@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, TypeVar
 
+from gswarm_agent.frame import gpu_label
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.fleet.names import natural_key
 from gswarm_tui.store.querying.results import QuerySource, Result
@@ -67,7 +68,7 @@ class Figures:
         """Name of the GPU, node or whole: "gpu03:5", "gpu03" or "all"."""
         if self.node is None:
             return "all"
-        return self.node if self.gpu_index is None else f"{self.node}:{self.gpu_index}"
+        return self.node if self.gpu_index is None else f"{self.node}:{gpu_label(self.gpu_index)}"
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def _summary(
     source: QuerySource, period: Period, rows: list[Figures], covered: tuple[NodeCoverage, ...]
 ) -> Summary:
     by_scope: dict[str, list[Figures]] = {"all": [], "node": [], "gpu": []}
-    for row in sorted(rows, key=lambda one: (natural_key(one.node or ""), one.gpu_index or 0)):
+    for row in sorted(rows, key=lambda one: natural_key(one.label)):
         by_scope[row.scope].append(row)
     return Summary(
         period,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
+from gswarm_agent.frame import gpu_label
 from gswarm_tui.analysis.summary_data import Figures, NodeCoverage, ProcessPeaks, Summary
 from gswarm_tui.common.quantities import (
     DASH,
@@ -215,7 +216,7 @@ def process_table(processes: Iterable[ProcessPeaks]) -> TextTable:
     """Return a table with a row for each process and GPU."""
     rows = [
         (
-            f"{one.node}:{one.gpu_index}",
+            f"{one.node}:{gpu_label(one.gpu_index)}",
             str(one.pid),
             DASH if one.rank is None else str(one.rank),
             mebibytes(one.gpu_memory_max_mib),

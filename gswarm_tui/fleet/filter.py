@@ -1,9 +1,11 @@
 """The filter language that selects GPUs, as in ``util<5 & power>300 | state:lost``.
 
-    gpu03, gpu*          nodes whose name contains this or matches the pattern; gpu03:5 is one GPU of it
+    gpu03, gpu*          nodes whose name contains this or matches the pattern; gpu03:5 is one GPU of it,
+                         with its MIG instances; gpu03:5.1 is one of these
     util<5  mem>=40      a metric of the catalogue by its short or full name, in the unit that screens show;
                          < <= > >= = !=
-    node:gpu0*           node by pattern; likewise state: user: command: model: and gpu: rank: by number, 0-3
+    node:gpu0*           node by pattern; likewise state: user: command: model: mig: and gpu: rank: by
+                         number, 0-3; mig:* are all MIG instances, mig:1g* those of some profiles
     state:throttled      GPUs whose clocks are held down; the other states are those of nodes
     mine                 GPUs that the job was granted
     a b  a&b  a|b  !a    and, and, or, not; parentheses group
@@ -94,6 +96,7 @@ _OPERATORS: dict[str, Callable[[Floats, float], Matches]] = {
 _TOKEN = re.compile(r"[()&|]|<=|>=|==|!=|[<>=!]|[^\s()&|<>=!]+")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+_INSTANCE = re.compile(r"\d{1,4}\.\d")
 _THROTTLED = "throttled"
 _STATES = (*(standing.value for standing in Standing), _THROTTLED)
 _MAX_LENGTH = 500
@@ -229,8 +232,14 @@ def _throttled(node: NodeState, _now: float) -> Matches:
     return np.array([bool(bits & HARMFUL) for bits in node.clock_reasons] or [False])
 
 
+def _gpu_indexes(node: NodeState) -> Floats:
+    """Return the index of each GPU, and of each MIG instance its GPU's."""
+    indexes = [f.index if f.parent_index is None else f.parent_index for f in node.facts]
+    return np.array(indexes, dtype=np.float64)
+
+
 _COUNTED = {
-    "gpu": _of_each_gpu(lambda node: np.array([fact.index for fact in node.facts], dtype=np.float64)),
+    "gpu": _of_each_gpu(_gpu_indexes),
     "rank": _of_each_gpu(_ranks),
 }
 _NUMBERS: dict[str, tuple[Callable[[NodeState], Floats], Unit]] = {
@@ -265,7 +274,8 @@ def _plain(word: str) -> Test:
     if not wanted:
         raise FilterError(f"{field!r} needs a value after the colon")
     if field in _COUNTED:
-        return _in_range(_COUNTED[field], wanted)
+        instance = _gpu(wanted) if field == "gpu" else None
+        return instance or _in_range(_COUNTED[field], wanted)
     if field == "state":
         if wanted == _THROTTLED:
             return _throttled
@@ -275,10 +285,16 @@ def _plain(word: str) -> Test:
         return lambda node, _: np.array(
             [any(_text_matches(text, wanted) for text in of_gpu) for of_gpu in texts(node)], dtype=bool
         )
-    if wanted.isdecimal() and len(wanted) < 10:
-        index_matches = _in_range(_COUNTED["gpu"], wanted)
+    if index_matches := _gpu(wanted):
         return _and(lambda node, _: _all(node, _text_matches(node.name, field)), index_matches)
     raise FilterError(f"unknown field {field!r}{nearest(field, [*_TEXTS, *_COUNTED, 'state'])}")
+
+
+def _gpu(wanted: str) -> Test | None:
+    """Return the test for a GPU's index, as in "5", or a MIG instance's, as in "5.1"."""
+    if _INSTANCE.fullmatch(wanted):
+        return lambda node, _: np.array([f.label == wanted for f in node.facts] or [False])
+    return _in_range(_COUNTED["gpu"], wanted) if wanted.isdecimal() and len(wanted) < 10 else None
 
 
 def _in_range(numbers: Callable[[NodeState], Floats], wanted: str) -> Test:
@@ -303,6 +319,7 @@ def _of_processes(attribute: str) -> Callable[[NodeState], list[list[str | None]
 _TEXTS: dict[str, Callable[[NodeState], list[list[str | None]]]] = {
     "node": lambda node: [[node.name]] * _rows(node),
     "model": lambda node: [[fact.name] for fact in node.facts] or [[]],
+    "mig": lambda node: [[fact.mig_profile] for fact in node.facts] or [[]],
     "user": _of_processes("user"),
     "command": _of_processes("command"),
 }

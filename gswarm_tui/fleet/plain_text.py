@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from gswarm_agent.frame import gpu_label
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.common.quantities import DASH, celsius, first_of, percent, plural, used_of, watts
 from gswarm_tui.fleet.node import Standing
@@ -40,7 +41,7 @@ def fleet_sentences(fleet: Fleet, now: float) -> list[str]:
     for node in nodes:
         for gpu in node["gpus"]:
             if not _is_mute(gpu) and (reasons := reason_names(gpu["clock_reasons"] or 0)):
-                throttled.setdefault(reasons, []).append(f"{node['node']}:{gpu['gpu_index']}")
+                throttled.setdefault(reasons, []).append(f"{node['node']}:{gpu_label(gpu['gpu_index'])}")
     lines += [
         _sentence(f"throttled by {why}", [first_of(gpus, MOST_NAMED)]) for why, gpus in throttled.items()
     ]
@@ -82,15 +83,18 @@ def _is_mute(gpu: Object) -> bool:
 
 
 def _gpu(node: Object, gpu: Object) -> str:
-    name = f"{node['node']}:{gpu['gpu_index']}"
+    name = f"{node['node']}:{gpu_label(gpu['gpu_index'])}"
+    whole = gpu["parent_index"] is None
     if _is_mute(gpu):
         return _sentence(name, ["does not respond"])
     throttled, temperature = reason_names(gpu["clock_reasons"] or 0), celsius(gpu["temp_c"])
     facts = [
         "not in your job" if gpu["allocated"] is False else "",
-        f"utilisation {_figure(percent(gpu['util_pct']))}",
+        f"utilisation {_figure(percent(gpu['util_pct']))}"
+        if whole
+        else f"MIG {gpu['mig_profile'] or 'instance'}",
         f"memory {_used(gpu['mem_used_mib'], gpu['memory_total_mib'])}",
-        f"power {_figure(watts(gpu['power_w']))}",
+        f"power {_figure(watts(gpu['power_w']))}" if whole else "",
         "" if temperature == DASH else f"temperature {temperature}",
         f"throttled by {throttled}" if throttled else "",
     ]

@@ -45,6 +45,7 @@ def problems(nodes: Iterable[NodeState], now: float) -> list[FleetProblem]:
         found += [
             FleetProblem(kind, node.name, gpu)
             for gpu, (kind, mine) in enumerate(zip(kinds.tolist(), node.mine, strict=True))
-            if kind and mine
+            # Nobody measures whether a MIG instance is idle.
+            if kind and mine and (kind != _IDLE_GPU or node.facts[gpu].parent_index is None)
         ]
     return sorted(found, key=lambda problem: problem.severity)

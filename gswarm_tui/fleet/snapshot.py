@@ -31,6 +31,8 @@ GPU_FACTS = {
     "pci_bus_id": "VARCHAR",
     "memory_total_mib": "INTEGER",
     "power_limit_w": "FLOAT",
+    "parent_index": "INTEGER",
+    "mig_profile": "VARCHAR",
     "allocated": "BOOLEAN",
 }
 """The fields of a GPU beside its metrics, and their types, as in the table ``gpus``."""
@@ -99,9 +101,9 @@ def node_object(fleet: Fleet, node: NodeState, now: float) -> Object:
 
 
 def _gpu(node: NodeState, row: int, fact: GpuFacts, allocated: bool | None) -> Object:
-    facts = (fact.index, fact.uuid, fact.name, fact.pci_bus_id, fact.memory_total_mib, fact.power_limit_w)
+    facts = {name: getattr(fact, name, None) for name in GPU_FACTS}
     values = _values(GPU_METRICS, _gpu_values(node, row))
-    return {**dict(zip(GPU_FACTS, (*facts, allocated), strict=True)), **values}
+    return {**facts, "gpu_index": fact.index, "allocated": allocated, **values}
 
 
 def _process(gpus: Sequence[GpuFacts], process: ProcessSample) -> Object:

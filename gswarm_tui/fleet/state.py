@@ -292,7 +292,11 @@ class Fleet:
         node.interval_ms = hello.interval_ms
         node.version += 1
         node.mine = self._granted(node.name, hello)
-        sizes = [g.memory_total_mib for g, mine in zip(hello.gpus, node.mine, strict=True) if mine]
+        divided = {gpu.parent_index for gpu in hello.gpus}
+        node.memory_rows = tuple(
+            row for row, gpu in enumerate(hello.gpus) if node.mine[row] and gpu.index not in divided
+        )
+        sizes = [hello.gpus[row].memory_total_mib for row in node.memory_rows]
         known_sizes = [size for size in sizes if size is not None]
         node.own_memory_mib = float(sum(known_sizes)) if known_sizes else None
         if not same:

@@ -45,12 +45,13 @@ def totals(fleet: Fleet, now: float, *, ended: bool = False) -> Totals:
     up = [n for n in fleet.nodes.values() if n.standing(now) in counted]
     own = [n.own(n.gpus) for n in up]
     values = np.concatenate(own) if own else np.empty((0, len(GPU_COLUMNS)))
-    util, memory, power = values[:, UTIL], values[:, MEMORY], values[:, POWER]
+    util, power = values[:, UTIL], values[:, POWER]
+    memory = np.concatenate([np.empty(0), *(n.gpus[list(n.memory_rows), MEMORY] for n in up)])
     sizes = [n.own_memory_mib for n in up if n.own_memory_mib is not None]
     return Totals(
         nodes=len(fleet.nodes),
         nodes_up=len(up),
-        gpus=len(values),
+        gpus=sum(n.gpu_count for n in up),
         busy=int((util >= BUSY_FROM_PCT).sum()),
         mean_util=_measured(util, np.mean),
         power_w=_measured(power, np.sum),

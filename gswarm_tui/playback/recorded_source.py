@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from gswarm_agent.frame import INFO
+from gswarm_agent.frame import INFO, gpu_label
 from gswarm_tui.fleet.events import Event, EventLogged
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.timeline import KINDS, MARK, JumpTarget, ReplayTimeline, SessionRange
@@ -81,5 +81,5 @@ def jump_targets(events: Iterable[EventLogged]) -> Iterable[JumpTarget]:
     """Return logged events as jump targets of a timeline."""
     for one in events:
         kind = MARK if one.kind == MARK else one.severity
-        who = (one.node or "") + ("" if one.gpu is None else f":{one.gpu}")
+        who = (one.node or "") + ("" if one.gpu is None else f":{gpu_label(one.gpu)}")
         yield JumpTarget(one.at, kind if kind in KINDS else INFO, f"{who} {one.message}".strip())

@@ -361,7 +361,7 @@ class Headless:
     def _print_connected(self) -> None:
         nodes = self._hub.fleet.nodes.values()
         if all(node.last_arrival is not None for node in nodes):
-            gpus = sum(len(node.facts) for node in nodes)
+            gpus = sum(fact.parent_index is None for node in nodes for fact in node.facts)
             send = "sends" if len(nodes) == 1 else "send"
             print_notice(f"{plural(len(nodes), 'node')} {send} data, {plural(gpus, 'GPU')}")
             self._print_obstacles()

@@ -212,9 +212,10 @@ def _gpu_labels(node: NodeState, job_id: str) -> Iterator[dict[str, str]]:
     for position, (fact, own) in enumerate(zip(node.facts, node.mine, strict=True)):
         yield _labels(
             hostname=node.name,
-            gpu=str(fact.index),
+            gpu=fact.label,
             UUID=fact.uuid,
             modelName=fact.name,
+            GPU_I_PROFILE=fact.mig_profile or "",
             hpc_job=job_id if own else "",
             rank=",".join(map(str, sorted(ranks.get(position, ())))),
         )

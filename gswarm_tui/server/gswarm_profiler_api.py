@@ -232,8 +232,8 @@ def _local(at: float) -> str:
 
 
 def _own_rows(node: NodeState) -> list[int]:
-    """Return the positions of the job's GPUs on a node."""
-    return [row for row, mine in enumerate(node.mine) if mine]
+    """Return the positions of the job's GPUs on a node, without MIG instances."""
+    return [row for row, mine in enumerate(node.mine) if mine and node.facts[row].parent_index is None]
 
 
 def _gpus(node: NodeState) -> list[Answer]:

@@ -231,7 +231,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.control": 2_375,
     "gswarm_tui.doctor": 400,
     "gswarm_tui.exchange": 725,
-    "gswarm_tui.fleet": 3_075,
+    "gswarm_tui.fleet": 3_125,
     "gswarm_tui.launch": 1_875,
     "gswarm_tui.link": 1_450,
     "gswarm_tui.options": 1_325,
@@ -244,9 +244,9 @@ LINES: dict[str, int] = {
     "gswarm_tui.schedulers": 150,
     "gswarm_tui.server": 2_300,
     "gswarm_tui.slurm": 450,
-    "gswarm_tui.store": 7_050,
+    "gswarm_tui.store": 7_075,
     "gswarm_tui.trials": 1_450,
-    "gswarm_tui.tui": 9_000,
+    "gswarm_tui.tui": 9_025,
 }
 
 

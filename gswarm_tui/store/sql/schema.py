@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gswarm_agent.frame import MIG_INDEX
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
 
 SCHEMA_VERSION = 4
@@ -124,7 +125,11 @@ GPUS = TableSchema(
     (
         ColumnSchema("gpu_id", "INTEGER", "Number of the GPU in this file"),
         ColumnSchema("node_id", "INTEGER", "nodes.node_id"),
-        ColumnSchema("gpu_index", "INTEGER", "NVML index on its node"),
+        ColumnSchema(
+            "gpu_index",
+            "INTEGER",
+            f"NVML index on its node; of MIG instance n of GPU g {MIG_INDEX} + 10 g + n (on screens g.n)",
+        ),
         ColumnSchema("uuid", "VARCHAR", "NVML UUID"),
         ColumnSchema("name", "VARCHAR", "Product name"),
         ColumnSchema("pci_bus_id", "VARCHAR", "PCI address"),
@@ -134,6 +139,8 @@ GPUS = TableSchema(
         ColumnSchema("mem_clock_max_mhz", "INTEGER", "Highest memory clock [MHz]"),
         ColumnSchema("mig", "BOOLEAN", "Whether MIG is enabled"),
         ColumnSchema("allocated", "BOOLEAN", "Whether Slurm granted it to the job; NULL if unknown"),
+        ColumnSchema("parent_index", "INTEGER", "gpu_index of the GPU of a MIG instance; NULL for a GPU"),
+        ColumnSchema("mig_profile", "VARCHAR", "Profile of a MIG instance, as in 1g.10gb; NULL for a GPU"),
     ),
     key=("gpu_id",),
 )

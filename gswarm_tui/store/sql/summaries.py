@@ -294,7 +294,8 @@ units AS (
   )
   GROUP BY member
 ), used AS (
-  SELECT session_id, node, member, grouping(node, member) AS level, count(*) AS gpus,
+  SELECT session_id, node, member, grouping(node, member) AS level, count(*) AS members,
+         count(*) FILTER (parent_index IS NULL) AS gpus,
          sum(used_mj) / 1000 AS energy_j,
          coalesce(sum(bubbles), 0)::BIGINT AS bubbles, coalesce(sum(bubble_us), 0) / 1e6 AS bubble_s,
          max(longest_us) / 1e6 AS bubble_longest_s
@@ -338,13 +339,13 @@ SELECT u.session_id, CASE u.level WHEN 3 THEN 'all' WHEN 1 THEN 'node' ELSE 'gpu
        i.node_id, u.node, n.gpu_id, n.gpu_index, p.started_at, p.until AS ended_at,
        epoch(p.until - p.started_at) AS duration_s, u.gpus, s.samples,
        CASE WHEN p.until > p.started_at
-         THEN least(1, s.measured_s / (epoch(p.until - p.started_at) * u.gpus)) END AS coverage,
+         THEN least(1, s.measured_s / (epoch(p.until - p.started_at) * u.members)) END AS coverage,
        s.* EXCLUDE (session_id, node, member, samples, measured_s),
        u.energy_j, u.energy_j / 3.6e6 AS energy_kwh,
        CASE WHEN s.busy_s IS NOT NULL THEN u.bubbles END AS bubbles,
        CASE WHEN s.busy_s IS NOT NULL THEN u.bubble_s END AS bubble_s,
        u.bubble_s / nullif(u.bubble_s + s.busy_s, 0) AS bubble_share,
-       u.bubble_longest_s,
+       u.bubble_longest_s, n.parent_index,
        h.host_cpu_max_pct, h.host_memory_max_mib, h.host_memory_total_mib
 FROM used u
 JOIN spans p USING (session_id)
@@ -548,6 +549,7 @@ def _members(of_gpus: str) -> str:
     return f"""
 members AS (
   SELECT p.session_id, p.started_at, p.until, n.node, n.node_id, g.gpu_id, g.gpu_index, g.uuid, g.allocated,
+         g.parent_index,
          (dense_rank() OVER (ORDER BY p.session_id, n.node, g.gpu_index, g.uuid))::INTEGER AS member
   FROM spans p
   JOIN nodes n USING (recording_id)
@@ -557,7 +559,8 @@ members AS (
 
 
 MEMBERS = f"""{_members("g." + MINE)}, named AS (
-  SELECT member, session_id, node, gpu_index, uuid, max(gpu_id) AS gpu_id, max(node_id) AS node_id
+  SELECT member, session_id, node, gpu_index, uuid, parent_index,
+         max(gpu_id) AS gpu_id, max(node_id) AS node_id
   FROM members
   GROUP BY ALL
 )"""  # noqa: S608 (own names)

@@ -71,6 +71,8 @@ MEANINGS = {
     "gpu_index": GPUS["gpu_index"].meaning,
     "uuid": GPUS["uuid"].meaning,
     "gpu_name": GPUS["name"].meaning,
+    "parent_index": GPUS["parent_index"].meaning,
+    "mig_profile": GPUS["mig_profile"].meaning,
     "allocated": "Whether Slurm granted the GPU to the job; NULL if unknown",
     "mem_used_pct": "Device memory in use, of all [%]",
     "mem_total_mib": GPUS["memory_total_mib"].meaning,

@@ -19,7 +19,7 @@ from gswarm_tui.store.sql.schema import (
 from gswarm_tui.store.sql.summaries import SESSION_SPANS, Spans, bubbles, coverage, processes, summary
 from gswarm_tui.store.sql.view_columns import View, columns, table_columns
 
-_GPU = "g.gpu_index, g.uuid, g.name AS gpu_name, g.node_id, g.allocated"
+_GPU = "g.gpu_index, g.uuid, g.name AS gpu_name, g.node_id, g.allocated, g.parent_index, g.mig_profile"
 _SAMPLES = f"""
 SELECT s.*, n.recording_id, n.node, {_GPU}, g.memory_total_mib AS mem_total_mib, g.power_limit_w
 FROM gpu_samples s
@@ -121,7 +121,7 @@ JOIN mark_ends m USING (session_id)
 WHERE s.scope = 'all'
 """  # noqa: S608 (own names)
 
-_GPU_FACTS = "uuid gpu_name mem_total_mib power_limit_w node_id gpu_id recording_id"
+_GPU_FACTS = "uuid gpu_name mem_total_mib power_limit_w parent_index mig_profile node_id gpu_id recording_id"
 _SAMPLE_COLUMNS = table_columns(
     GPU_SAMPLES,
     "ts node gpu_index util_pct mem_used_pct power_w allocated",
@@ -152,7 +152,9 @@ VIEWS: dict[str, View] = {
         "Samples of GPU processes with the names of nodes, without GPUs that Slurm gave to others",
         _PROCESSES,
         table_columns(
-            PROCESS_SAMPLES, "ts node gpu_index pid", "uuid gpu_name allocated node_id gpu_id recording_id"
+            PROCESS_SAMPLES,
+            "ts node gpu_index pid",
+            "uuid gpu_name allocated parent_index mig_profile node_id gpu_id recording_id",
         ),
     ),
     "event_log": View(
@@ -178,7 +180,8 @@ VIEWS: dict[str, View] = {
         "Each session by scope 'gpu', 'node' and 'all', without GPUs that Slurm gave to others. Mean, "
         "median and p95 are over the measured time of single GPUs; a sample counts by the part of its "
         "interval in the session. A GPU that never answered has a row with 0 samples. Times are summed over "
-        f"GPUs; busy means util_pct >= {BUSY_FROM_PCT:g}. Energy is the sum of energy_used_j. Coverage is "
+        f"GPUs; busy means util_pct >= {BUSY_FROM_PCT:g}. A MIG instance has a row of scope 'gpu', but gpus "
+        "doesn't count it. Energy is the sum of energy_used_j. Coverage is "
         "the share of the session's GPU time that samples cover; partial is set if some nodes don't cover "
         "all of it. Bubbles are explained at session_bubbles; bubble_share is their share of the measured "
         "time between the first and the last busy sample. Host columns are NULL for scope 'gpu'.",
@@ -190,7 +193,7 @@ VIEWS: dict[str, View] = {
             "throttle_power_s throttle_thermal_s throttle_brake_s "
             "bubbles bubble_s bubble_share bubble_longest_s "
             "host_cpu_max_pct host_memory_max_mib host_memory_total_mib partial "
-            "session_id recording_id node_id gpu_id"
+            "parent_index session_id recording_id node_id gpu_id"
         ),
     ),
     "session_bubbles": View(

@@ -104,7 +104,7 @@ class BandPlot:
 
     def _series(self, node: NodeState, metric: Metric) -> list[PlotSeries]:
         return [
-            replace(self.trends.gpu(node, row, metric, self.columns, self.now), label=f"{facts.index}")
+            replace(self.trends.gpu(node, row, metric, self.columns, self.now), label=facts.label)
             for row, facts in enumerate(node.facts)
         ]
 

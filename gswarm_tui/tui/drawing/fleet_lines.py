@@ -6,7 +6,7 @@ from datetime import UTC, datetime, tzinfo
 
 import numpy as np
 
-from gswarm_agent.frame import ERROR, WARNING
+from gswarm_agent.frame import ERROR, WARNING, GpuFacts, gpu_label
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS
 from gswarm_tui.common import quantities
 from gswarm_tui.fleet.event_groups import EventGroup
@@ -41,7 +41,7 @@ def header_line(job: str, fleet: Fleet, simulated: bool, state: list[Span], cell
     while len(state) > 2 and not any(map(str.isalnum, state[-1].text)):
         state = state[:-1]
     room = cells - measure(left) - measure(state) - 3
-    known = sum(sum(node.mine) for node in fleet.nodes.values())
+    known = sum(node.gpu_count for node in fleet.nodes.values())
     gpus = f"{quantities.plural(len(fleet.nodes), 'node')} · {quantities.plural(known, 'GPU')}"
     words = f"{job} · {gpus}" if job and len(job) + len(gpus) + 3 <= room else job or gpus
     left.append(Span(clip(words, max(room, 0)), "text"))
@@ -100,7 +100,7 @@ def event_line(group: EventGroup, timezone: tzinfo | None) -> list[Span]:
     sign = {ERROR: "╳ ", WARNING: "▲ "}.get(event.severity, "")
     who = group.node or ""
     if group.gpu is not None:
-        who += f":{group.gpu}"
+        who += f":{gpu_label(group.gpu)}"
     words = _PREFIXES.get(event.kind, "") + group.message
     if event.node is None:
         words = f"{event.kind.replace('_', ' ')}: {words}"
@@ -117,7 +117,7 @@ def cursor_lines(node: NodeState | None, gpu: int | None, now: float, cells: int
     if node is None:
         return [[Span(" No node or GPU matches the filter; / changes it, esc clears it.", "warning")]]
     standing = node.standing(now)
-    index = f":{node.facts[gpu].index}" if gpu is not None and gpu < len(node.facts) else ""
+    index = f":{node.facts[gpu].label}" if gpu is not None and gpu < len(node.facts) else ""
     name = [Span(f" {clean(node.name)}{index}", "title"), Span("  ")]
     if standing is not Standing.LIVE and standing is not Standing.STALE:
         indent = measure(name)
@@ -146,6 +146,13 @@ def _fitted(start: list[Span], parts: list[list[Span]], cells: int) -> Line:
     return line[:-1]
 
 
+def mig_words(fact: GpuFacts) -> str:
+    """Return profile and GPU of a MIG instance; of a GPU whether it is divided."""
+    if fact.parent_index is not None:
+        return f"MIG {clean(fact.mig_profile or 'instance')} of GPU {fact.parent_index}"
+    return "MIG on" if fact.mig else "MIG off"
+
+
 def _gpu_parts(node: NodeState, gpu: int, process_cells: int) -> list[list[Span]]:
     row, fact = node.gpus[gpu], node.facts[gpu]
     value = {name: float(row[column]) for column, name in enumerate(GPU_COLUMNS)}
@@ -156,15 +163,20 @@ def _gpu_parts(node: NodeState, gpu: int, process_cells: int) -> list[list[Span]
         parts.append([Span("not in your job", "warning")])
     limit = f"/{fact.power_limit_w:.0f} W" if fact.power_limit_w else " W"
     power = f"{numbers.cell(value['power_w'], GPU_BY_NAME['power_w'])}{limit}"
-    parts += [
-        [Span("util ", "dim"), Span(quantities.percent(value["util_pct"]))],
-        [Span("mem ", "dim"), Span(quantities.used_of(value["mem_used_mib"], fact.memory_total_mib))],
-        [Span(power)],
-        [Span(numbers.quantity(value["temp_c"], GPU_BY_NAME["temp_c"]))],
-    ]
+    memory = [Span("mem ", "dim"), Span(quantities.used_of(value["mem_used_mib"], fact.memory_total_mib))]
+    if fact.parent_index is not None:
+        parts += [[Span(mig_words(fact))], memory]
+    else:
+        parts += [
+            [Span("util ", "dim"), Span(quantities.percent(value["util_pct"]))],
+            memory,
+            [Span(power)],
+            [Span(numbers.quantity(value["temp_c"], GPU_BY_NAME["temp_c"]))],
+        ]
     if words := reason_names(node.clock_reasons[gpu]):
         parts.append([Span(f"▲ {words}", "warning")])
-    parts.append([Span(numbers.quantity(value["sm_clock_mhz"], GPU_BY_NAME["sm_clock_mhz"]))])
+    if fact.parent_index is None:
+        parts.append([Span(numbers.quantity(value["sm_clock_mhz"], GPU_BY_NAME["sm_clock_mhz"]))])
     process = next((p for p in node.processes if p.gpu == gpu), None)
     if process is not None:
         who = clean(f" ({process.pid}, {process.user or '?'})")

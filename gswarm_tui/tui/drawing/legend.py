@@ -81,7 +81,7 @@ def _ramp(zoom: Zoom, ramp: str) -> list[Span]:
     return [Span(" ", f"heat{ramp}{step}") for step in range(BUCKETS)]
 
 
-def heads_line(picture: HeatmapData, layout: Layout, indexes: tuple[int, ...], span_label: str) -> Line:
+def heads_line(picture: HeatmapData, layout: Layout, indexes: tuple[str, ...], span_label: str) -> Line:
     """Return the headings over each column of nodes: the GPUs' ``indexes``, the sparklines' time range."""
     block = ""
     if layout.name:
@@ -92,9 +92,9 @@ def heads_line(picture: HeatmapData, layout: Layout, indexes: tuple[int, ...], s
     if picture.of_host:
         block += f"{picture.metric.short[: layout.cell]:>{max(layout.cell - 1, 1)}} "
     elif layout.cell > 1:
-        block += "".join(f"{number:>{layout.cell - 1}} " for number in indexes)
+        block += "".join(f"{index[1 - layout.cell :]:>{layout.cell - 1}} " for index in indexes)
     else:
-        block += "".join(str(number % 10) for number in indexes)
+        block += "".join(index[-1] for index in indexes)
     if layout.mean:
         block += f"{'mean':>{MEAN_WIDTH}}"
     if layout.spark:

@@ -6,7 +6,7 @@ from datetime import datetime, tzinfo
 
 from textual.app import ComposeResult
 
-from gswarm_agent.frame import ERROR, INFO, WARNING
+from gswarm_agent.frame import ERROR, INFO, WARNING, gpu_label
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.event_groups import EventGroup, grouped
 from gswarm_tui.fleet.events import LINK_LOST, UNREACHABLE, EventLogged
@@ -42,7 +42,7 @@ def event_row(group: EventGroup, zone: tzinfo | None) -> Row:
         Span(glyph, role),
         Span(clean(event.kind).replace("_", " "), "dim"),
         Span(clean(group.node or "")),
-        Span("" if group.gpu is None else f"{group.gpu}"),
+        Span("" if group.gpu is None else gpu_label(group.gpu)),
         Span(message, role if event.severity == ERROR else "text"),
     )
 

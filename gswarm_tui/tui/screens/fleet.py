@@ -232,7 +232,7 @@ class FleetScreen(ViewerScreen):
         line = legend_line(heatmap.picture, heatmap.layout_plan.zoom, " · ".join(state), self.size.width)
         self.query_one("#legend", Bar).show(line)
         widest = max((node.facts for node in self._shown), key=len, default=())
-        indexes = tuple(fact.index for fact in widest)
+        indexes = tuple(fact.label for fact in widest)
         heads = heads_line(heatmap.picture, heatmap.layout_plan, indexes, self._trends.span_label)
         self.query_one("#heads", Bar).show(heads)
 

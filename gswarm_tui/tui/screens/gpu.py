@@ -88,9 +88,9 @@ def reasons_text(bits: float) -> tuple[str, str]:
 
 def why_missing(node: NodeState, row: int, metric: Metric) -> str:
     """Return why a GPU's metric is missing."""
-    known = node.unmeasured
-    index = node.facts[row].index
-    for name in (f"gpu{index}.{metric.name}", metric.name, f"gpu{index}", "gpu"):
+    known, facts = node.unmeasured, node.facts[row]
+    index, of_instance = facts.index, "" if facts.parent_index is None else "mig"
+    for name in (f"gpu{index}.{metric.name}", metric.name, f"gpu{index}", of_instance, "gpu"):
         if name in known:
             return known[name]
     return "not in the newest frame"

@@ -251,7 +251,7 @@ class NodeScreen(ViewerScreen):
             row = min(self.query_one("#gpus", TableView).cursor, len(node.facts) - 1)
             bins = curve_width(cells)
             plot = self._trends.gpu(node, row, self._metric, bins, now)
-            named = replace(plot, label=f"GPU {node.facts[row].index}, {plot.label}")
+            named = replace(plot, label=f"GPU {node.facts[row].label}, {plot.label}")
             axis = self._trends.span_s, self._trends.last
             return panel(named, cells, room, *axis, marks=self._marks(bins, now))
         bands = BandPlot(self._trends, self._metrics, now, cells)

@@ -64,7 +64,7 @@ def gpu_rows(node: NodeState, picked: Metric, now: float) -> list[Row]:
         dim = "dim" if old or not node.mine[at] else ""
         row = dict(zip(GPU_METRICS, values[at].tolist(), strict=True))
         held = int(np.nan_to_num(row[_REASONS])) & HARMFUL and not dim
-        spans = [Span(f"{THROTTLED} {facts.index}", "warning") if held else Span(f"{facts.index}", "dim")]
+        spans = [Span(f"{THROTTLED} {facts.label}", "warning") if held else Span(facts.label, "dim")]
         for metric in TABLE_METRICS:
             text = cell(row[metric], metric)
             role = dim or ("dim" if text == DASH else "text")
@@ -134,7 +134,9 @@ def link_rows(node: NodeState, hello: Hello, *, old: bool) -> list[Row]:
     for at, facts in enumerate(hello.gpus):
         nvlink, pcie = capacity(hello.links, at)
         row = dict(zip(GPU_COLUMNS, node.gpus[at].tolist(), strict=True)) if at < len(node.gpus) else {}
-        texts = [Span(f"{facts.index}", "dim")]
+        if facts.parent_index is not None:
+            continue
+        texts = [Span(facts.label, "dim")]
         for gb_s, kind in ((nvlink, "nvlink"), (pcie, "pcie")):
             texts.append(Span(DASH if gb_s is None else f"{gb_s:.0f}"))
             for way in ("tx", "rx"):
@@ -157,13 +159,13 @@ def process_rows(hello: Hello, processes: Iterable[ProcessSample], *, old: bool)
     """Return a row per process and GPU, sorted by GPU and memory; stale data is faint."""
     rows = []
     for process in sorted(processes, key=lambda p: (p.gpu, -_number(hello, p, "gpu_memory_mib"), p.pid)):
-        index = hello.gpus[process.gpu].index if process.gpu < len(hello.gpus) else process.gpu
+        gpu = hello.gpus[process.gpu].label if process.gpu < len(hello.gpus) else f"{process.gpu}"
         numbers = [
             cell(_value(hello, process, name), metric)
             for name, metric in zip(PROCESS_COLUMNS, PROCESS_METRICS, strict=True)
         ]
         texts = [
-            f"{index}",
+            gpu,
             DASH if process.rank is None else f"{process.rank}",
             f"{process.pid}",
             clean(process.user) if process.user else DASH,

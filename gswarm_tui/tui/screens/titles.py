@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from gswarm_tui.common.quantities import DASH, age, mebibytes, plural, watts
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.tui.drawing.fleet_lines import mig_words
 from gswarm_tui.tui.drawing.node_status import ROLES, short_status
 from gswarm_tui.tui.drawing.spans import Line, Span, measure, spread
 from gswarm_tui.tui.drawing.text import clean, clip, width, wrap
@@ -61,8 +62,10 @@ def standing_span(node: NodeState, now: float) -> Span:
 def node_title(node: NodeState, now: float, cells: int) -> Title:
     """Return name, status, hardware and link, or why the node is lost and what to do."""
     left = [Span(f" {clean(node.name)}", "title"), Span("  "), standing_span(node, now)]
-    names = Counter(clean(facts.name) for facts in node.facts)
+    names = Counter(clean(facts.name) for facts in node.facts if facts.parent_index is None)
     gpus = ", ".join(f"{number} × {name}" for name, number in names.items())
+    if instances := len(node.facts) - names.total():
+        gpus += f", {plural(instances, 'MIG instance')}"
     gpus = gpus or ("no GPU" if node.hello is not None else "")
     return left, f"  {gpus}", _details(node, host_facts(node), now, cells)
 
@@ -130,7 +133,7 @@ def gpu_title(node: NodeState, row: int, now: float, cells: int) -> Title:
         return left, "", _details(node, "unknown GPU", now, cells)
     facts = node.facts[row]
     left = [
-        Span(f" {clean(node.name)}:{facts.index}", "title"),
+        Span(f" {clean(node.name)}:{facts.label}", "title"),
         Span("  "),
         standing_span(node, now),
         Span("" if node.mine[row] else "  not in your job", "warning"),
@@ -139,7 +142,7 @@ def gpu_title(node: NodeState, row: int, now: float, cells: int) -> Title:
         (
             mebibytes(facts.memory_total_mib) if facts.memory_total_mib else "",
             f"limit {watts(facts.power_limit_w)}" if facts.power_limit_w else "",
-            "MIG on" if facts.mig else "MIG off",
+            mig_words(facts),
             clean(facts.pci_bus_id or ""),
             clean(facts.uuid),
         )

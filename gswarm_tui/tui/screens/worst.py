@@ -60,7 +60,7 @@ def worst_row(place: int, gpu: RankedGpu, node: NodeState, metric: Metric, now: 
     notes, notes_role = _notes(values, command, standing)
     return (
         Span(f"{place}", "dim"),
-        Span(f"{clean(node.name)}:{node.facts[gpu.row].index}", "title" if role == "text" else "dim"),
+        Span(f"{clean(node.name)}:{node.facts[gpu.row].label}", "title" if role == "text" else "dim"),
         Span(DASH if process is None or process.rank is None else f"{process.rank}", "dim"),
         Span(_mean(gpu.mean, metric), role),
         Span(cell(latest, metric), role),
