@@ -14,8 +14,8 @@ from statistics import median
 
 from gswarm_agent.attach import connect, peer
 from gswarm_agent.folder import Folder
-from gswarm_agent.frame import Frame
-from gswarm_agent.metrics import ALL_GROUPS, CORE, COUNTERS, DEFAULT_GROUPS, HOST, PROCESSES
+from gswarm_agent.frame import INFO, Frame
+from gswarm_agent.metrics import ALL_GROUPS, CORE, COUNTERS, DEFAULT_GROUPS, GPU_COLUMNS, HOST, PROCESSES
 from gswarm_agent.probes.counter_rights import RightsReader
 from gswarm_agent.probes.profilers import ProfilerWatch
 from gswarm_agent.probes.rates import SECOND_NS
@@ -23,8 +23,10 @@ from gswarm_agent.wire import MAGIC, Ack, Decoder, Start, Stop, encode
 from tests.bench.figures import BenchOptions, Figure
 from tests.bench.processes import children, cpu_s, peak_mib, stand_in
 from tests.bench.throughput import recorded
+from tests.cluster.standin import H200_US
 
 GPUS = 8
+UTIL = GPU_COLUMNS.index("util_pct")
 RECORDING, NODE = "bench", "node"
 DEADLINE_S = 30.0
 COMMIT_EVERY_S = 2.0
@@ -87,7 +89,44 @@ def run(options: BenchOptions) -> Iterator[Figure]:
                 pieces = recorded("sim01", 0, 1, ticks, options.seed)[1:]
                 sent = sum(map(len, pieces)) / ticks / GPUS
                 yield Figure("wire, the same of simulated GPUs that train", sent, "bytes", 80)
+    yield from _on_h200(options)
     yield Figure("looking who may and does use hardware counters", _look_us(options), "µs a tick", 300)
+
+
+def _on_h200(options: BenchOptions) -> Iterator[Figure]:
+    """Measure the agent on GPUs whose calls take as long as an H200's, one in turns with nvitop."""
+    seconds = options.seconds(30)
+    with _workers(GPUS) as pids:
+        environ = {**stand_in(options.folder, 1, pids[:1], H200_US), **PLAIN_MSGPACK}
+        turns: list[tuple[float, float, float]] = []
+        for turn in range(options.count(3, 1)):
+            slow, fast = (
+                _alone(environ, options.folder / f"h200-{hertz}-{turn}", hertz, seconds)[0]
+                for hertz in (1, 10)
+            )
+            turns.append((slow, fast, _peer(environ, 1, seconds)))
+        slow, fast, peer = map(median, zip(*turns, strict=True))
+        yield Figure(
+            "agent, one GPU with the call times of an H200, at 1 Hz", slow, "% of a core",
+            0.8 * peer, limit="nvitop's Device methods in turns", beside=peer,
+        )  # fmt: skip
+        yield Figure("agent, the same at 10 Hz", fast, "% of a core", 2.5 * slow)
+        for one_lock in (False, True):
+            environ = {**stand_in(options.folder, GPUS, pids, H200_US, one_lock=one_lock), **PLAIN_MSGPACK}
+            share, frames = _alone(environ, options.folder / f"h200-{one_lock}", 10, 2 * seconds)
+            what = f"agent, {GPUS} such GPUs at 10 Hz" + ", calls behind one lock" * one_lock
+            yield Figure(what, share, "% of a core", 20)
+            lost = sum(row[UTIL] is None for frame in frames for row in frame.gpus.rows)
+            yield Figure(f"{what}: rows lost", lost + GPUS * sum(frame.missed for frame in frames), "rows", 0)
+            warnings = [note for frame in frames for note in frame.notes if note.severity != INFO]
+            yield Figure(f"{what}: warnings", len(warnings), "notes", 0)
+
+
+def _alone(environ: Mapping[str, str], folder: Path, hertz: int, seconds: float) -> tuple[float, list[Frame]]:
+    """Return an agent's CPU without its relay's [% of a core], and its frames after the first."""
+    with Attached(environ, folder, 1000 // hertz) as agent:
+        share, _ = agent.shares(round(seconds * hertz), hertz)
+        return share, agent.frames[1:]
 
 
 def _look_us(options: BenchOptions) -> float:

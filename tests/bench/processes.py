@@ -124,12 +124,23 @@ def busy_processes(count: int) -> Iterator[None]:
             process.wait()
 
 
-def stand_in(folder: Path, gpus: int, pids: Iterable[int] = ()) -> dict[str, str]:
-    """Return an environment with busy stand-in GPUs, each with a process of ``pids``, or else this one."""
-    lib, file = folder / "lib", folder / f"{gpus}.scenario"
+def stand_in(
+    folder: Path,
+    gpus: int,
+    pids: Iterable[int] = (),
+    spins_us: Mapping[str, int] | None = None,
+    *,
+    one_lock: bool = False,
+) -> dict[str, str]:
+    """Return an environment with busy stand-in GPUs, each with a process of ``pids``, or else this one.
+
+    Calls take the CPU time ``spins_us``, with ``one_lock`` one after another.
+    """
+    lib, file = folder / "lib", folder / f"{gpus}-{bool(spins_us)}-{one_lock}.scenario"
     if not lib.exists():
         build(lib, folder)
     scenario = Scenario.of("bench", gpus=gpus, utilization_percent=93, power_mw=612_345)
+    scenario.spins_us, scenario.one_lock = spins_us or {}, one_lock
     running = [*pids] or [os.getpid()] * gpus
     for gpu, pid in zip(scenario.gpus, running, strict=True):
         gpu.processes.append(GpuProcess(pid, used_mib=70_000, sm_percent=91))

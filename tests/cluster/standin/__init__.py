@@ -6,6 +6,7 @@ No driver is involved: every number comes from a scenario file, so tests know th
 from tests.cluster.standin.build import LIBRARY, NoCompiler, build
 from tests.cluster.standin.scenario import (
     COUNTERS,
+    H200_US,
     Counter,
     Event,
     EventType,
@@ -19,6 +20,7 @@ from tests.cluster.standin.scenario import (
 
 __all__ = [
     "COUNTERS",
+    "H200_US",
     "LIBRARY",
     "Counter",
     "Event",

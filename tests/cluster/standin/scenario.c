@@ -36,6 +36,7 @@ enum { UNWATCHED_MS = 10 };
 static const int64_t LOOK_EVERY_NS = 2000000;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t driver_lock = PTHREAD_MUTEX_INITIALIZER; /* for scenarios with one_lock */
 static Scenario *current; /* holds itself */
 static FILE *held; /* the file that current was read from */
 static struct stat seen;
@@ -63,6 +64,22 @@ void sleep_ms(int milliseconds)
     struct timespec left = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
     while (milliseconds > 0 && nanosleep(&left, &left) != 0)
         ;
+}
+
+/* Takes CPU time as the driver's call does, with one_lock one call after another. */
+static void spin_us(int microseconds, int one_lock)
+{
+    struct timespec begun, now;
+    if (microseconds <= 0)
+        return;
+    if (one_lock)
+        pthread_mutex_lock(&driver_lock);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begun);
+    do
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    while ((now.tv_sec - begun.tv_sec) * 1000000000 + now.tv_nsec - begun.tv_nsec < microseconds * 1000L);
+    if (one_lock)
+        pthread_mutex_unlock(&driver_lock);
 }
 
 int64_t counter_at(const Counter *counter, int64_t now_ns)
@@ -182,6 +199,10 @@ static int parse_system(Scenario *into, const char *key, const char *rest)
         return copy_text(into->nvml_version, sizeof into->nvml_version, rest);
     if (strcmp(key, "cuda_version") == 0)
         return sscanf(rest, "%d", &into->cuda_version) == 1;
+    if (strcmp(key, "one_lock") == 0)
+        return sscanf(rest, "%d", &into->one_lock) == 1;
+    if (strcmp(key, "spin") == 0)
+        return parse_rule(&into->spins, rest);
     return 0;
 }
 
@@ -367,10 +388,12 @@ int detach_user(void)
 int enter(const char *function, Scenario **system)
 {
     pthread_mutex_lock(&lock);
-    int delay = 0;
+    int delay = 0, spin = 0, one_lock = 0;
     int verdict = users > 0 ? refresh() : UNINITIALIZED;
     if (verdict == OK) {
         delay = rule_for(&current->delays, function, 0);
+        spin = rule_for(&current->spins, function, 0);
+        one_lock = current->one_lock;
         verdict = rule_for(&current->answers, function, OK);
         if (system != NULL) {
             *system = current;
@@ -379,6 +402,7 @@ int enter(const char *function, Scenario **system)
     }
     pthread_mutex_unlock(&lock);
     sleep_ms(delay);
+    spin_us(spin, one_lock);
     return verdict;
 }
 
@@ -414,6 +438,7 @@ int aim(Handle handle, const char *function, int accepts, Target *target)
 {
     uintptr_t offset = (uintptr_t)handle - (uintptr_t)slots; /* wraps to a huge offset for addresses below */
     int index = (int)(offset / sizeof slots[0]), mig = (int)(offset % sizeof slots[0]) - 1, delay = 0;
+    int spin = 0, one_lock = 0;
 
     pthread_mutex_lock(&lock);
     int verdict = users > 0 ? refresh() : UNINITIALIZED;
@@ -427,9 +452,12 @@ int aim(Handle handle, const char *function, int accepts, Target *target)
         target->gpu = &current->gpu[index];
         target->mig = mig < 0 ? NULL : &target->gpu->mig[mig];
         delay = rule_for(&target->gpu->delays, function, 0);
+        spin = rule_for(&current->spins, function, 0);
+        one_lock = current->one_lock;
         verdict = verdict_on(target->gpu, target->mig, function, accepts);
     }
     pthread_mutex_unlock(&lock);
     sleep_ms(delay);
+    spin_us(spin, one_lock);
     return verdict;
 }

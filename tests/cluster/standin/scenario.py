@@ -19,6 +19,30 @@ LEAD_NS = 20_000_000
 """New rates start this long after a rewrite begins, so that both files agree while one replaces the other."""
 
 
+_EACH_US = 600
+H200_US: dict[str, int] = {
+    "nvmlDeviceGetTotalEnergyConsumption": 4_800,
+    "nvmlDeviceGetProcessUtilization": 2_700,
+    "nvmlDeviceGetFieldValues": 720,
+    "nvmlDeviceGetPcieThroughput": 2_500,
+    "nvmlGpmSampleGet": 102,
+    "nvmlGpmMetricsGet": 102,
+    **{
+        f"nvmlDeviceGet{name}": _EACH_US
+        for name in (
+            *("UtilizationRates", "MemoryInfo", "MemoryInfo_v2", "PowerUsage", "Temperature", "ClockInfo"),
+            *("TemperatureV", "CurrentClocksEventReasons", "TotalEccErrors", "PerformanceState"),
+            *("ComputeRunningProcesses_v3", "GraphicsRunningProcesses_v3"),
+        )
+    },
+}
+"""CPU time of calls as measured on an H200 (docs/decisions/017), in microseconds.
+
+Those of 600 are the mean of what the record's totals leave for the calls that it doesn't itemise. That of the
+PCIe throughput is what nvitop's 1.1 % of a core leave for its two calls a second.
+"""
+
+
 class Return(IntEnum):
     """The nvmlReturn_t codes that scenarios use."""
 
@@ -251,6 +275,10 @@ class Scenario:
     answers: dict[str | int, int] = field(default_factory=dict)
     """As :attr:`StandinGpu.answers`, for all GPUs, and for functions of no GPU (``nvmlInit``)."""
     delays_ms: dict[str, int] = field(default_factory=dict)
+    spins_us: Mapping[str, int] = field(default_factory=dict)
+    """CPU time that functions take on each GPU, such as :data:`H200_US`."""
+    one_lock: bool = False
+    """Whether the driver lets the calls with such a time pass one after another, of all GPUs and threads."""
 
     @classmethod
     def of(cls, node: str, gpus: int, **levels: int | None) -> Scenario:
@@ -281,6 +309,8 @@ class Scenario:
     def _lines(self, before: dict[str, dict[str, Counter]], anchor_ns: int) -> list[str]:
         lines = [f"driver_version {self.driver_version}", f"nvml_version {self.nvml_version}"]
         lines += [f"cuda_version {self.cuda_version}", *_rules(self.answers, self.delays_ms)]
+        lines += [f"spin {name} {us}" for name, us in self.spins_us.items()]
+        lines.append(f"one_lock {int(self.one_lock)}")
         for gpu in self.gpus:
             lines += _gpu_lines(gpu, before.get(gpu.uuid, {}), anchor_ns)
         return lines

@@ -91,7 +91,8 @@ typedef struct {
     int64_t total_mib, used_mib;
 } Mig;
 
-/* The return code of a call (by function name) or field value (by id), or how long a call takes in ms. */
+/* The return code of a call (by function name) or field value (by id), how long a call sleeps in ms, or the CPU
+ * time that it takes in microseconds. */
 typedef struct {
     int rules;
     struct {
@@ -116,8 +117,8 @@ typedef struct {
 typedef struct {
     int holders;
     char driver_version[80], nvml_version[80];
-    int cuda_version, gpus;
-    Rules answers, delays;
+    int cuda_version, gpus, one_lock;
+    Rules answers, delays, spins;
     Gpu gpu[MAX_GPUS];
 } Scenario;
 
