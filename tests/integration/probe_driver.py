@@ -138,9 +138,9 @@ class ProbeProcess:
         """Measure only these groups of metrics from now on."""
         self._call(f"switch {' '.join(groups)}")
 
-    def read(self, skip_s: float = 1) -> NamedSamples:
+    def read(self, skip_s: float = 1, *, fresh: bool = False) -> NamedSamples:
         """Take samples after moving the probe's clock ahead, so that it waits for GPUs as at 1 Hz."""
-        answer = self._call(f"read {int(skip_s * 1e9)}")
+        answer = self._call(f"read {int(skip_s * 1e9)} {int(fresh)}")
         processes = answer.pop("processes")
         return NamedSamples(
             notes=[Note(**note) for note in answer.pop("notes")],
@@ -193,7 +193,7 @@ def _main() -> None:
         else:
             skipped += int(arguments[0])
             begun = time.monotonic_ns()
-            reading = probe.read(begun + skipped)
+            reading = probe.read(begun + skipped, fresh=arguments[1] == "1")
             answer = {
                 "begun": begun,
                 "ended": time.monotonic_ns(),

@@ -58,7 +58,8 @@ def test_every_metric_equals_the_drivers_value(stage: Stage) -> None:
         assert row is not None
         assert {name for name, value in before.items() if value is None} == RATES
         gauges = {name: value for name, value in row.items() if name not in RATES}
-        energy = gauges.pop("energy_mj")
+        assert gauges.pop("energy_mj") is None, "it isn't due"
+        energy = before["energy_mj"]
         assert gauges == {
             "util_pct": 90 + i,
             "mem_util_pct": 40 + i,
@@ -75,7 +76,7 @@ def test_every_metric_equals_the_drivers_value(stage: Stage) -> None:
         }
         counter = truth[scenario.gpus[i].uuid]["energy_mj"]
         assert isinstance(energy, int)
-        assert counter.at(later.begun) <= energy <= counter.at(later.ended)
+        assert counter.at(first.begun) <= energy <= counter.at(first.ended)
 
 
 def test_gpu_facts_come_from_the_driver(stage: Stage) -> None:
@@ -239,6 +240,21 @@ def test_slow_values_repeat_for_their_period_and_come_at_once_when_the_clock_jum
         stage.write()
         reading = node.read()
         assert (values(reading, "mem_clock_mhz"), values(reading, "pstate")) == ([1000] * 2, [5] * 2)
+
+
+def test_energy_is_on_the_row_of_its_reading_and_comes_at_once_if_requested(stage: Stage) -> None:
+    stage.set(Scenario.of("n", 2))
+    with stage.node() as node:
+        rows = [values(node.read(), "energy_mj") for _ in range(21)]
+        assert None not in rows[0]
+        for gpu in (0, 1):
+            at = [second for second, row in enumerate(rows) if row[gpu] is not None]
+            assert len(at) == 3, "the first, and then one in ten seconds"
+            assert at[2] - at[1] == 10
+        assert values(node.read(0), "energy_mj") == [None, None]
+        reading = node.read(0, fresh=True)
+        assert all(isinstance(energy, int) for energy in values(reading, "energy_mj"))
+        assert values(node.read(0), "energy_mj") == [None, None]
 
 
 def test_a_lost_gpu_is_noted_and_measured_again_when_it_returns(stage: Stage) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from gswarm_agent.frame import TABLES, ProcessSample
 from gswarm_agent.metrics import PROCESS_COLUMNS
-from gswarm_agent.probes.gpus.nvidia_processes import ProcessShares
+from gswarm_agent.probes.gpus.nvidia_processes import ProcessLists, ProcessShares
 from gswarm_agent.probes.processes import UNKNOWN, ProcessTable
 from gswarm_agent.wire import MAX_MESSAGE, encode
 from tests.cluster.standin import GpuProcess, Return, Scenario, build
@@ -115,6 +115,34 @@ def test_share_is_the_mean_of_all_samples_since_the_last_call() -> None:
     assert shares.read(nvml, None) == {7: 20}
 
 
+def test_shares_are_read_every_ten_seconds_and_graphics_once_a_minute_while_there_are_none() -> None:
+    calls: list[str] = []
+
+    def called(name: str, found: Any) -> Callable[..., Any]:
+        def function(*_: object) -> Any:
+            calls.append(name)
+            return found
+
+        return function
+
+    sample = SimpleNamespace(pid=7, timeStamp=time.time_ns() // 1000, smUtil=20)
+    api = SimpleNamespace(
+        nvmlDeviceGetProcessUtilization=called("shares", [sample]),
+        nvmlDeviceGetGraphicsRunningProcesses_v3=called("graphics", []),
+        nvmlDeviceGetComputeRunningProcesses_v3=called("compute", [SimpleNamespace(pid=7, usedGpuMemory=1)]),
+        nvmlDeviceGetUtilizationRates=called("", SimpleNamespace(gpu=0)),
+    )
+    nvml: Any = SimpleNamespace(api=api, Error=ValueError, maybe=lambda function, *_: function())
+    lists = ProcessLists()
+    for second in range(0, 61, 5):
+        before = list(calls)
+        assert lists.read(nvml, None, second * SECOND)[7].memory_mib == 0
+        if second == 10:
+            assert calls == [*before, "compute"]
+    assert calls.count("graphics") == 2
+    assert calls.count("shares") == 7, "the second time with the second list, as the process is new"
+
+
 @pytest.mark.parametrize("driver", ["535.54.03", "580.65.06"])
 def test_a_gpu_can_have_many_processes(standin_lib: Path, tmp_path: Path, driver: str) -> None:
     """Drivers 535.43 to 535.98 list them in entries of 32 bytes instead of 24."""
@@ -130,29 +158,32 @@ def test_a_gpu_can_have_many_processes(standin_lib: Path, tmp_path: Path, driver
     ]
 
 
-def test_processes_are_read_every_other_second(standin_lib: Path, tmp_path: Path) -> None:
-    Scenario.of("n", 1).write(tmp_path / "s")
-    reads: list[NamedSamples] = []
-
-    def second_read(reading: NamedSamples) -> bool:
-        if reading.processes is not None:
-            reads.append(reading)
-        return len(reads) == 2
-
+def test_processes_are_read_every_five_seconds_and_at_once_when_memory_jumps(
+    standin_lib: Path, tmp_path: Path
+) -> None:
+    scenario = Scenario.of("n", 1)
+    scenario.write(tmp_path / "s")
     with ProbeProcess(standin_lib, tmp_path / "s") as node:
-        begun = node.read().begun
-        node.until(second_read)
-    assert reads[-1].ended - begun >= 1.9 * SECOND
+        assert on_gpus(node) == []
+        listed = [node.read().processes is not None for _ in range(10)]
+        assert [second for second, at in enumerate(listed) if at] == [4, 9]
+        scenario.gpus[0].processes = [GpuProcess(os.getpid(), used_mib=500)]
+        scenario.gpus[0].memory_used_mib = 500
+        scenario.write(tmp_path / "s")
+        (process,) = node.read().processes or []
+        assert (process.row["gpu_memory_mib"], process.row["cpu_pct"]) == (500, None)
+        (process,) = node.read().processes or []
+        assert process.row["cpu_pct"] is not None, "its rates come with the second list"
 
 
-def test_processes_are_read_every_other_second_on_slow_gpus(standin_lib: Path, tmp_path: Path) -> None:
+def test_processes_are_listed_in_time_on_slow_gpus(standin_lib: Path, tmp_path: Path) -> None:
     scenario = Scenario.of("n", 1)
     scenario.gpus[0].processes = [GpuProcess(os.getpid(), used_mib=1)]
     slow_s = 0.1
     scenario.gpus[0].delays_ms["nvmlDeviceGetPowerUsage"] = round(1000 * slow_s)
     scenario.write(tmp_path / "s")
     with ProbeProcess(standin_lib, tmp_path / "s") as node:
-        has_processes = [node.read(skip_s=2 - slow_s).processes is not None for _ in range(6)]
+        has_processes = [node.read(skip_s=5 - slow_s).processes is not None for _ in range(6)]
     assert has_processes[2:] == [True] * 4
 
 

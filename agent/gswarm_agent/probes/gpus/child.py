@@ -12,7 +12,7 @@ import struct
 import sys
 import time
 
-from gswarm_agent.metrics import GPU_COLUMNS, GPU_METRICS, NVLINK
+from gswarm_agent.metrics import GPU_COLUMNS, GPU_METRICS, NVLINK, PROCESS_METRICS
 from gswarm_agent.probes.gpus.vendor import IDLE, PROCESS, VendorError
 from gswarm_agent.probes.processes import ProcessTable
 from gswarm_agent.probes.rates import SECOND_NS
@@ -20,17 +20,25 @@ from gswarm_agent.wire_payload import MAX_PROCESSES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Collection, Dict, List, NoReturn, Optional, Tuple
+    from typing import Any, Collection, Dict, List, NoReturn, Optional, Set, Tuple
 
-    from gswarm_agent.frame import GpuFacts, GpuLink, Row
+    from gswarm_agent.frame import GpuFacts, GpuLink, Number, Row
     from gswarm_agent.probes.gpus.vendor import GpuUsage, Place, Vendor, Whereabouts
 
 ABSENT, OPENED, ROWS, PROCESSES = range(4)
-"""Kinds of answers: no GPU, the driver is open, the values of all GPUs, the processes on them."""
+"""Kinds of answers: no GPU, the driver is open, the values of all GPUs, the processes on them.
+
+The values come with whether the processes follow.
+"""
 LENGTH = struct.Struct("=I")
 CHUNK = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _STATE_NS = 60 * SECOND_NS
+_PROCESSES_NS = round(0.95 * PROCESS_METRICS[0].period_s * SECOND_NS)
+"""Time between two lists of processes, somewhat less than their period for ticks that come early."""
+_SOON_NS = round(0.95 * SECOND_NS)
+_MEMORY_JUMP_MIB = 128
+"""Change of a GPU's used memory that says that a process has begun, ended or loaded data."""
 _NVLINK_COLUMNS = frozenset(m.name for m in GPU_METRICS if m.group == NVLINK)
 
 
@@ -87,7 +95,10 @@ class _Server:
         self._facts: List[GpuFacts] = []
         self._links: Tuple[GpuLink, ...] = ()
         self._opened: Dict[int, bool] = {}
-        self._state_due = 0
+        self._state_due = self._processes_due = 0
+        # The GPUs' used memory and processes at the last list of processes.
+        self._memory: Dict[int, Number] = {}
+        self._listed: Set[Tuple[int, int]] = set()
 
     def run(self, requests: int, left_out: Collection[Place]) -> None:
         """Open the driver and all GPUs but those to leave out, then answer until the pipe is closed."""
@@ -116,12 +127,13 @@ class _Server:
     def _handle(self, request: Tuple[Any, ...]) -> None:
         """Answer one request.
 
-        ``now_ns`` was the agent's time when its monotonic clock was ``begun_ns``. ``with_processes`` is None
-        while they are switched off, and False when they aren't due.
+        ``now_ns`` was the agent's time when its monotonic clock was ``begun_ns``. Processes are listed when
+        they are due, and at once when a GPU's used memory jumps.
         """
         now_ns, begun_ns, off, with_processes, left_out, fresh = request
         vendor = self._vendor
         rows: List[Optional[Row]] = []
+        used: Dict[int, Number] = {}
         # A vendor tries once a minute what a GPU lacked, and leaves no note.
         if changed := now_ns >= self._state_due:
             self._state_due = now_ns + _STATE_NS
@@ -137,10 +149,21 @@ class _Server:
                 self._opened[index] = changed = True
             values = vendor.read(index, ahead + time.monotonic_ns(), off, fresh=fresh)
             rows.append(None if values is None else tuple(map(values.get, GPU_COLUMNS)))
-        self._answer(ROWS, rows, changed=changed)
-        if with_processes:
-            self._answer(PROCESSES, self._read_processes(ahead, left_out))
-        elif with_processes is None:
+            if values is not None:
+                used[index] = now = values.get("mem_used_mib") or 0
+                if abs(now - self._memory.get(index, 0)) >= _MEMORY_JUMP_MIB:
+                    self._processes_due = 0
+        due = with_processes and now_ns >= self._processes_due
+        self._answer(ROWS, (rows, due), changed=changed)
+        if due:
+            self._memory = used
+            processes = self._read_processes(ahead, left_out)
+            self._answer(PROCESSES, processes)
+            # Processes that are new have no rates until the next list, so it comes soon.
+            before, self._listed = self._listed, {process[:2] for process in processes}
+            self._processes_due = now_ns + (_PROCESSES_NS if self._listed <= before else _SOON_NS)
+        elif not with_processes:
+            self._processes_due = 0
             self._table.read((), now_ns)
         if off.isdisjoint(_NVLINK_COLUMNS):
             self._links = vendor.links(now_ns)
@@ -151,7 +174,7 @@ class _Server:
         for index, opened in self._opened.items():
             if opened:
                 self._whereabouts.enter(index)
-                on_gpu = self._vendor.processes(index)
+                on_gpu = self._vendor.processes(index, ahead + time.monotonic_ns())
                 usages += [(index, pid, usage) for pid, usage in on_gpu.items()]
         del usages[MAX_PROCESSES:]
         hanging = {pid for place, pid in left_out if place == PROCESS}

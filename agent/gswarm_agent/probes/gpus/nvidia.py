@@ -50,7 +50,7 @@ class Nvidia:
         from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
         from gswarm_agent.probes.gpus.nvidia_pcie import ThroughputLane
         from gswarm_agent.probes.gpus.nvidia_processes import (
-            ProcessShares,
+            ProcessLists,
             nvitop_for_old_driver,
             widen_process_info,
         )
@@ -66,7 +66,7 @@ class Nvidia:
         self._xids = XidWatch(nvml, self.notes)
         self._nvitop = nvitop_for_old_driver(LIBRARY)
         widen_process_info(nvml)
-        self._shares = [ProcessShares() for _ in self._gpus]
+        self._lists = [ProcessLists() for _ in self._gpus]
         self._no_processes: Dict[int, str] = {}
         return len(self._gpus)
 
@@ -87,7 +87,7 @@ class Nvidia:
 
     def read(self, index: int, now_ns: int, columns_off: FrozenSet[str], *, fresh: bool) -> Optional[Values]:
         """See Vendor."""
-        return self._gpus[index].read(now_ns, columns_off)
+        return self._gpus[index].read(now_ns, columns_off, fresh=fresh)
 
     def reasons(self, index: int) -> Dict[str, str]:
         """See Vendor."""
@@ -100,16 +100,16 @@ class Nvidia:
                 reasons[name] = missing[index]
         return reasons
 
-    def processes(self, index: int) -> Dict[int, GpuUsage]:
+    def processes(self, index: int, now_ns: int) -> Dict[int, GpuUsage]:
         """See Vendor."""
-        from gswarm_agent.probes.gpus.nvidia_processes import processes_by_nvitop, processes_on
+        from gswarm_agent.probes.gpus.nvidia_processes import processes_by_nvitop
 
         gpu = self._gpus[index]
         if not gpu.reachable:
             return {}
         if self._nvitop is not None:
             return processes_by_nvitop(self._nvitop, index)
-        return processes_on(self._nvml, gpu.handle, self._shares[index])
+        return self._lists[index].read(self._nvml, gpu.handle, now_ns)
 
     def links(self, now_ns: int) -> Tuple[GpuLink, ...]:
         """See Vendor."""

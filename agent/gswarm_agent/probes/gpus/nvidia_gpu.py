@@ -91,13 +91,20 @@ class Gpu:
         mode = self._nvml.maybe(self._nvml.api.nvmlDeviceGetMigMode, self.handle)
         return mode is not None and mode[0] == 1
 
-    def read(self, now_ns: int, columns_off: FrozenSet[str]) -> Optional[Values]:
-        """Return the GPU's values but for the columns that are off, None when it does not answer."""
+    def read(self, now_ns: int, columns_off: FrozenSet[str], *, fresh: bool) -> Optional[Values]:
+        """Return the GPU's values but for the columns that are off, None when it does not answer.
+
+        The energy counter is read every 10 s, and at once if ``fresh``.
+        """
         if self.lost is not None and now_ns < self._reopen_at:
             return None
         try:
             if self.lost is not None:
                 self._open()
+            if fresh:
+                for source in self._sources:
+                    if "energy_mj" in source.columns:
+                        source.hurry()
             values = self._read(now_ns, columns_off)
         except _LostError as error:
             self._mark_lost(str(error))

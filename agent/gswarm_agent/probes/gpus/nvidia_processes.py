@@ -7,17 +7,23 @@ import importlib
 import logging
 import time
 
+from gswarm_agent.metrics import PROCESS_METRICS
 from gswarm_agent.probes.gpus.nvidia_nvml import NOT_FOUND, SUCCESS, UNSUPPORTED, Nvml, reason_of
 from gswarm_agent.probes.gpus.vendor import GpuUsage
+from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, FrozenSet, List, Optional
 
 _LISTING = "nvmlDeviceGetComputeRunningProcesses_v3"
 _SECOND_US = 1_000_000
-_LONGEST_US = 10 * _SECOND_US
-"""Older samples aren't asked for; the driver keeps those of a few seconds."""
+_LONGEST_US = 15 * _SECOND_US
+"""Older samples aren't requested; the driver keeps those of a few seconds."""
+_SHARES_NS = round(0.95 * SECOND_NS * next(m.period_s for m in PROCESS_METRICS if m.name == "sm_pct"))
+"""Time between two readings of the SM shares, somewhat less than their period for lists that come early."""
+_GRAPHICS_NS = 60 * SECOND_NS
+"""Time between two lists of a GPU's graphics processes while there are none."""
 
 
 def nvitop_for_old_driver(library: str) -> Optional[Any]:
@@ -97,22 +103,36 @@ class ProcessShares:
         return {pid: round(sum(found) / len(found)) for pid, found in shares.items()}
 
 
-def processes_on(nvml: Nvml, handle: Any, shares: ProcessShares) -> Dict[int, GpuUsage]:
-    """Return the processes on a GPU by pid."""
-    api = nvml.api
-    memory_by_pid: Dict[int, Optional[int]] = {}
-    # A process that computes and draws is in both lists, each time with all of its memory.
-    for listing in (
-        api.nvmlDeviceGetGraphicsRunningProcesses_v3,
-        api.nvmlDeviceGetComputeRunningProcesses_v3,
-    ):
-        memory_by_pid.update({p.pid: p.usedGpuMemory for p in nvml.maybe(listing, handle) or ()})
-    if not memory_by_pid:
-        return {}
-    sm_by_pid = shares.read(nvml, handle)
-    return {
-        pid: GpuUsage(
-            None if memory is None else memory >> 20, None if sm_by_pid is None else sm_by_pid.get(pid, 0)
-        )
-        for pid, memory in memory_by_pid.items()
-    }
+class ProcessLists:
+    """The processes on one GPU: graphics ones and SM shares are read less often than compute ones."""
+
+    def __init__(self) -> None:
+        self._shares = ProcessShares()
+        self._sm_by_pid: Optional[Dict[int, int]] = None
+        self._known: FrozenSet[int] = frozenset()
+        self._shares_due = self._graphics_due = 0
+
+    def read(self, nvml: Nvml, handle: Any, now_ns: int) -> Dict[int, GpuUsage]:
+        """Return the processes on the GPU by pid."""
+        api = nvml.api
+        memory_by_pid: Dict[int, Optional[int]] = {}
+        # A process that computes and draws is in both lists, each time with all of its memory.
+        if now_ns >= self._graphics_due:
+            drawing = nvml.maybe(api.nvmlDeviceGetGraphicsRunningProcesses_v3, handle) or ()
+            self._graphics_due = 0 if drawing else now_ns + _GRAPHICS_NS
+            memory_by_pid.update({p.pid: p.usedGpuMemory for p in drawing})
+        computing = nvml.maybe(api.nvmlDeviceGetComputeRunningProcesses_v3, handle) or ()
+        memory_by_pid.update({p.pid: p.usedGpuMemory for p in computing})
+        if not memory_by_pid:
+            return {}
+        pids = frozenset(memory_by_pid)
+        if now_ns >= self._shares_due or pids != self._known:
+            # Processes that began since have few samples, so their shares are read with the next list, too.
+            self._shares_due = now_ns + _SHARES_NS if pids == self._known else 0
+            found, self._known = self._shares.read(nvml, handle), pids
+            self._sm_by_pid = None if found is None else {**dict.fromkeys(pids, 0), **found}
+        sm_by_pid = self._sm_by_pid or {}
+        return {
+            pid: GpuUsage(None if memory is None else memory >> 20, sm_by_pid.get(pid))
+            for pid, memory in memory_by_pid.items()
+        }

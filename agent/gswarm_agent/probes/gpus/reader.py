@@ -35,11 +35,6 @@ PATIENCE_S = 2.0
 """Time limit for the calls that read one GPU or process once."""
 RETRY_NS = 60 * SECOND_NS
 """Pause before what hung is tried again."""
-_PROCESSES_NS = 1_950_000_000
-"""Processes are read every other second (a little more often, so that ticks of one second find them due).
-
-To read eight takes somewhat longer than to read the host, or as many GPUs.
-"""
 _CLOSE_S = 0.5
 _LOOK_S = 0.1
 """Time between two looks whether the driver's start hangs."""
@@ -131,8 +126,8 @@ class GpuReader:
         self._places: List[Tuple[int, Place]] = []
         self._fresh = False
         self._before_ns = self._now_ns = time.monotonic_ns()
-        self._processes_due: Optional[int] = 0  # None while they are switched off
-        self._awaits_processes = False
+        self._with_processes = True
+        self._awaits_processes = self._listed_processes = False
         self._processes: Optional[Tuple[ProcessSample, ...]] = None
         self._notes: List[Note] = []
         absences = []
@@ -166,10 +161,9 @@ class GpuReader:
     def switch(self, columns_off: FrozenSet[str], *, processes: bool) -> None:
         """Measure all columns but these from now on."""
         self._off = columns_off
+        self._with_processes = processes
         if not processes:
-            self._processes_due = self._processes = None
-        elif self._processes_due is None:
-            self._processes_due = 0
+            self._processes = None
 
     def request(self, now_ns: int, *, fresh: bool = False) -> None:
         """Begin to read all GPUs, also their energy if ``fresh``, and then, if due, their processes."""
@@ -184,14 +178,9 @@ class GpuReader:
             self._child = _Child(self._vendor, self._proc, self._left_out)
         if self._child is None or self._child.asked_ns is not None:
             return
-        due = self._processes_due
-        if due is not None and now_ns >= due:
-            # At the first tick the answer isn't waited for: it imports modules.
-            self._awaits_processes, self._processes_due = due > 0, now_ns + _PROCESSES_NS
-        with_processes = None if due is None else now_ns >= due
         left_out = frozenset(self._left_out)
         fresh, self._fresh = self._fresh, False
-        self._child.send((now_ns, time.monotonic_ns(), self._off, with_processes, left_out, fresh))
+        self._child.send((now_ns, time.monotonic_ns(), self._off, self._with_processes, left_out, fresh))
         self._child.asked_ns = now_ns
 
     def gather(self, until: float) -> Tuple[Optional[Row], ...]:
@@ -261,14 +250,18 @@ class GpuReader:
     def _take(self, answer: Tuple[Any, ...]) -> Tuple[int, Any]:
         """Take an answer's notes and state; return its kind and content."""
         kind, content, notes, state = answer
+        if kind == ROWS:
+            content, processes_follow = content
+            # The first list isn't waited for: its process imports modules.
+            self._awaits_processes = processes_follow and self._listed_processes
         self._notes += [Note(*note) for note in notes]
         if state is not None:
             self.driver_version, self.cuda_version, facts, links, self._reasons = state
             self.facts = self.facts or tuple(GpuFacts(*values) for values in facts)
             self.links = tuple(GpuLink(*values) for values in links)
         if kind == PROCESSES:
-            self._awaits_processes = False
-            if self._processes_due is not None:
+            self._awaits_processes, self._listed_processes = False, True
+            if self._with_processes:
                 self._processes = tuple(ProcessSample(*values) for values in content)
         return kind, content
 
