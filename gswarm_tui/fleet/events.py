@@ -37,7 +37,7 @@ EVENT_KINDS = NOTE_KINDS | {
     UNREACHABLE,
     WAITING,
     *TRIAL_KINDS,
-    *("fresh", "gap", "interrupted", "link_live", "profile", "reboot", "recorder_restarted"),
+    *("allocation", "fresh", "gap", "interrupted", "link_live", "profile", "reboot", "recorder_restarted"),
     *("recording_ended", "session_renamed", "session_started", "session_stopped", "stale", "standstill"),
     *("stop_undone", "throttle", "throttle_end", "trace", "unhealthy"),
 }

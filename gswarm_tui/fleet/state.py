@@ -17,6 +17,7 @@ from gswarm_agent.frame import ERROR, INFO, NOTE_KINDS, WARNING, GpuFacts, Hello
 from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COLUMNS, PROCESSES
 from gswarm_agent.wire import FRAMES_REMAIN, SENT_ALL
 from gswarm_tui.common.quantities import plural
+from gswarm_tui.fleet.allocation import SEE_OWN_GPUS, UNKNOWN_GPUS, are_unknown, own_gpus
 from gswarm_tui.fleet.energy import UNKNOWN, EnergyMeters, EnergyUsed, GpuEnergy, used_since
 from gswarm_tui.fleet.events import (
     INTERVAL_CHANGED,
@@ -268,6 +269,10 @@ class Fleet:
         if node.former is not None and node.former.life == hello.life:
             node.former = None
         self._adopt(node, hello)
+        new = known is None or not _same_gpus(known, hello)
+        if new and are_unknown(hello.gpus, self.allocation.get(event.node)):
+            warning = WARNING, UNKNOWN_GPUS, event.node
+            lost.append(EventLogged(event.at, "allocation", *warning, detail=SEE_OWN_GPUS))
         if known is not None and known.host.boot_id != hello.host.boot_id:
             lost.append(EventLogged(event.at, "reboot", WARNING, "the node rebooted", event.node))
         return lost
@@ -291,7 +296,7 @@ class Fleet:
         node.hello = hello
         node.interval_ms = hello.interval_ms
         node.version += 1
-        node.mine = self._granted(node.name, hello)
+        node.mine = own_gpus(hello.gpus, self.allocation.get(node.name))
         divided = {gpu.parent_index for gpu in hello.gpus}
         node.memory_rows = tuple(
             row for row, gpu in enumerate(hello.gpus) if node.mine[row] and gpu.index not in divided
@@ -303,10 +308,6 @@ class Fleet:
             count = len(hello.gpus)
             node.gpus = np.full((count, len(GPU_COLUMNS)), np.nan)
             node.set_history(*empty_history(len(self.nodes), count))
-
-    def _granted(self, name: str, hello: Hello) -> tuple[bool, ...]:
-        granted = self.allocation.get(name)
-        return tuple(granted is None or g.minor is None or g.minor in granted for g in hello.gpus)
 
     def _frame(
         self, event: FrameArrived, samples: FrameValues
@@ -323,7 +324,7 @@ class Fleet:
         logged = _gap(node, event.ts, place.missing)
         logged += [_from_note(event, hello, note) for note in frame.notes]
         if not _same_gpus(hello, node.hello):
-            own = samples.gpus[np.array(self._granted(node.name, hello), dtype=bool)]
+            own = samples.gpus[np.array(own_gpus(hello.gpus, self.allocation.get(node.name)), dtype=bool)]
             (counted,) = gpu_totals(own.T[:, np.newaxis])
             for session in self.sessions.overlapping(event.ts - (place.interval_s or 0.0), event.ts):
                 session.add(node.name, counted, session.overlap_s(event.ts, place.interval_s))

@@ -36,8 +36,6 @@ _CLUSTER = re.compile(r"^ClusterName\s*=\s*(\S+)", re.MULTILINE)
 # gpu:h100:4(IDX:0-3), gpu(IDX:0,5) before 20.02, and gpu:2(CNT:2) where Slurm doesn't track which.
 _GPU_GRES = re.compile(r"(?:\A|,)gpu(?::[^,()]*)?(?:\((IDX):([0-9]+(?:[,-][0-9]+)*)\))?")
 
-# Parts of GPUs: their indices aren't device minors.
-_MIG_GRES = re.compile(r"(?:\A|,)gpu:[^,()]*(?:\dg\.\d+gb|mig)", re.IGNORECASE)
 _SHARED_GRES = re.compile(r"(?:\A|,)(?:shard|mps)[:(]")
 
 
@@ -59,7 +57,7 @@ class Job:
     ``job_id`` is the number for ``srun --jobid``, ``label`` the usual name (``4711_3`` for an array task).
     ``het_groups`` holds each node's component of a heterogeneous job, for ``srun --het-group``.
     ``gpus_in_total`` is whether it requested GPUs by ``--gpus``, of which each step requests all by default.
-    ``gpus`` holds the device minors of the job's GPUs on each node where Slurm tracks them. ``exclusive`` is
+    ``gpus`` holds Slurm's indices of the job's GPUs on each node where it tracks them. ``exclusive`` is
     whether no other job can be on its nodes, None if unknown.
     """
 
@@ -274,19 +272,19 @@ def _parse_job(block: str) -> JobRecord | None:
 
 
 def parse_gpus(block: str) -> dict[str, frozenset[int]]:
-    """Parse each node's allocated GPUs, as device minors, from a job's ``Nodes=... GRES=`` lines.
+    """Parse Slurm's indices of each node's allocated GPUs from a job's ``Nodes=... GRES=`` lines.
 
-    A node whose GPUs are only counted, or on which the job has parts of GPUs, is left out. Without any GPU
-    the result is empty: the cluster doesn't allocate single GPUs.
+    MIG instances have indices, too. A node whose GPUs are only counted, or on which the job has shards, is
+    left out. Without any GPU the result is empty: the cluster doesn't allocate single GPUs.
     """
     gpus: dict[str, frozenset[int]] = {}
     for node_list, gres in _NODE_GRES.findall(block):
         items = _GPU_GRES.findall(gres)
-        parts = _MIG_GRES.search(gres) or (_SHARED_GRES.search(gres) and not items)
-        if not parts and all(kind == "IDX" for kind, _ in items):
-            minors = frozenset(minor for _, indices in items for minor in _indices(indices))
+        shares = _SHARED_GRES.search(gres) and not items
+        if not shares and all(kind == "IDX" for kind, _ in items):
+            numbers = frozenset(number for _, indices in items for number in _indices(indices))
             for node in expand([node_list], "the nodes of the job"):
-                gpus[node] = gpus.get(node, frozenset()) | minors
+                gpus[node] = gpus.get(node, frozenset()) | numbers
     return gpus if any(gpus.values()) else {}
 
 

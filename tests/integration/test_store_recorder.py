@@ -371,14 +371,14 @@ def test_allocated_gpus_are_stored_where_known(path: Path) -> None:
 
     recorder = FileWriter(path, INFO, lambda _status: None, allocation={"n1": frozenset({0, 2})})
     recorder.open()
-    recorder.submit([introduced_with_minors("n1", 2, 1, 0, None), introduced_with_minors("n2", 0)])
+    recorder.submit([introduced_with_minors("n1", 0, 1, 2, None), introduced_with_minors("n2", 0)])
     recorder.close(T0 + 1)
     found = query(path, "SELECT node, gpu_index, allocated FROM gpus JOIN nodes USING (node_id) ORDER BY ALL")
     assert found == [
         ("n1", 0, True),
         ("n1", 1, False),
         ("n1", 2, True),
-        ("n1", 3, None),
+        ("n1", 3, False),
         ("n2", 0, None),
     ]
 

@@ -19,8 +19,6 @@ from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionS
 from gswarm_tui.store.sql.recipes import RECIPES, Recipe
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, process_row, query, record
 
-ONE_GPU = {"n1": frozenset({0})}
-
 # Second by second, from T0 + 1. The session "train" is from T0 + 1 to T0 + 5: the four in the middle.
 _UTIL = ([0, 100, 100, 50, 5, 90], [0, 20, 20, 20, 20, 99])
 _POWER = ([60, 700, 700, 500, 100, 650], [None] * 6)
@@ -178,9 +176,8 @@ def test_a_summary_leaves_out_gpus_that_slurm_gave_to_others(tmp_path: Path) -> 
     gpus = tuple(replace(gpu, minor=minor) for gpu, minor in zip(event.hello.gpus, (0, 1, None), strict=True))
     frames = [arrived(i, [gpu_row(util_pct=10), gpu_row(util_pct=90), gpu_row(util_pct=30)]) for i in (1, 2)]
     session = SessionStarted("s", T0, "s", T0)
-    record(
-        path, [replace(event, hello=replace(event.hello, gpus=gpus)), session, *frames], allocation=ONE_GPU
-    )
+    event = replace(event, hello=replace(event.hello, gpus=gpus))
+    record(path, [event, session, *frames], allocation={"n1": frozenset({0, 2})})
     assert summary(path, "gpus, util_mean_pct", "true") == [
         ("all", None, 2, 20.0),
         ("gpu", 0, 1, 10.0),
@@ -191,7 +188,7 @@ def test_a_summary_leaves_out_gpus_that_slurm_gave_to_others(tmp_path: Path) -> 
     for view in ("samples", "session_samples"):
         assert query(path, f"SELECT DISTINCT gpu_index, allocated FROM {view} ORDER BY 1") == [
             (0, True),
-            (2, None),
+            (2, True),
         ]
     assert query(path, "SELECT DISTINCT gpu_index FROM all_samples ORDER BY 1") == [(0,), (1,), (2,)]
 

@@ -382,6 +382,32 @@ def test_session_excludes_gpus_of_other_jobs() -> None:
     assert fleet.energy_j == 200
 
 
+@pytest.mark.parametrize(
+    ("minors", "mig", "granted", "own"),
+    [
+        ([0, 1, 2, 3], False, {1, 2}, [False, True, True, False]),
+        ([0, None, 2, 3], False, {1, 2}, [False, True, True, False]),  # one was lost when the agent started
+        ([4, 5], False, {0, 1}, [True, True]),  # inside the job's device cgroup
+        ([0, 1, 2, 3], False, set[int](), [False] * 4),
+        ([2, 3, 0, 1], False, {0, 1, 2, 3}, [True] * 4),
+        ([2, 3, 0, 1], False, {0, 1}, None),  # as on nodes with AMD CPUs: issue 34 of jobstats
+        ([0, 1, 2, 3], True, {9}, None),
+        ([0], True, {9}, [True]),
+    ],
+)
+def test_only_gpus_that_are_certainly_the_jobs_count(
+    minors: list[int | None], mig: bool, granted: set[int], own: list[bool] | None
+) -> None:
+    facts = hello(gpus=len(minors))
+    gpus = [replace(gpu, minor=minor) for gpu, minor in zip(facts.gpus, minors, strict=True)]
+    gpus[-1] = replace(gpus[-1], mig=mig)
+    event = NodeIntroduced("gpu01", T0, replace(facts, gpus=tuple(gpus)))
+    fleet = Fleet(["gpu01"], allocation={"gpu01": frozenset(granted)})
+    logged = [one.kind for one in (*fleet.apply(event), *fleet.apply(event))]
+    assert logged == ["allocation"] * (own is None)
+    assert fleet.nodes["gpu01"].mine == tuple(own or [False] * len(minors))
+
+
 def test_totals_of_unmeasured_metrics_are_none() -> None:
     fleet = live()
     fleet.apply(frame(1, T0, gpu_row(mem_used_mib=100), None))

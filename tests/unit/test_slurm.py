@@ -221,8 +221,8 @@ def test_heterogeneous_job_is_combined(programs: Programs) -> None:
         ({"n1": "gpu:1(IDX:N/A)", "n2": "gpu:1"}, {}),
         ({"n1": "", "n2": ""}, {}),
         ({"n1": "craygpu:1(IDX:4)"}, {}),
-        ({"n1": "gpu:a100_1g.5gb:1(IDX:3)", "n2": "gpu:1(IDX:1)"}, {"n2": {1}}),
-        ({"n1": "gpu:1g.10gb:2(IDX:0-1)", "n2": "shard:2(IDX:0)", "n3": "gpu:1(IDX:1)"}, {"n3": {1}}),
+        ({"n1": "gpu:a100_1g.5gb:1(IDX:3)", "n2": "gpu:1(IDX:1)"}, {"n1": {3}, "n2": {1}}),
+        ({"n2": "shard:2(IDX:0)", "n3": "gpu:1(IDX:1)"}, {"n3": {1}}),
     ],
 )
 def test_allocated_gpus_are_parsed(gres: dict[str, str], expected: dict[str, set[int]]) -> None:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gswarm_agent.frame import GpuFacts, GpuLink, Hello
+from gswarm_tui.fleet.allocation import own_gpus
 from gswarm_tui.store.sql.schema import LINKS, NODES
 
 Row = dict[str, Any]
@@ -125,7 +126,11 @@ class KnownIds:
             gpu_ids = tuple(range(self.next_gpu, self.next_gpu + len(hello.gpus)))
             self.next_gpu += len(hello.gpus)
             node = KnownNode(row, hello.gpus, gpu_ids)
-            new_gpus = [self._gpu_row(i, node, g) for i, g in zip(gpu_ids, hello.gpus, strict=True)]
+            own = own_gpus(hello.gpus, granted := self.allocation.get(name))
+            new_gpus = [
+                _gpu_row(i, node, gpu, None if granted is None else mine)
+                for i, gpu, mine in zip(gpu_ids, hello.gpus, own, strict=True)
+            ]
         life = None if former else hello.life
         agent = {
             "agent_version": hello.agent_version,
@@ -159,13 +164,12 @@ class KnownIds:
         row: Row = dict.fromkeys(column.name for column in NODES.columns)
         return row | {"node_id": node_id, "recording_id": self.recording_id, "node": name}
 
-    def _gpu_row(self, gpu_id: int, node: KnownNode, gpu: GpuFacts) -> Row:
-        granted = self.allocation.get(str(node.row["node"]))
-        facts = asdict(gpu)
-        index, minor = facts.pop("index"), facts.pop("minor")
-        allocated = None if granted is None or minor is None else minor in granted
-        ids = {"gpu_id": gpu_id, "node_id": node.node_id, "gpu_index": index}
-        return ids | facts | {"allocated": allocated}
+
+def _gpu_row(gpu_id: int, node: KnownNode, gpu: GpuFacts, allocated: bool | None) -> Row:
+    facts = asdict(gpu)
+    del facts["minor"]
+    ids = {"gpu_id": gpu_id, "node_id": node.node_id, "gpu_index": facts.pop("index")}
+    return ids | facts | {"allocated": allocated}
 
 
 def _link_row(node: KnownNode, life: str) -> Row:

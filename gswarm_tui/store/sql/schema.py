@@ -138,7 +138,9 @@ GPUS = TableSchema(
         ColumnSchema("sm_clock_max_mhz", "INTEGER", "Highest SM clock [MHz]"),
         ColumnSchema("mem_clock_max_mhz", "INTEGER", "Highest memory clock [MHz]"),
         ColumnSchema("mig", "BOOLEAN", "Whether MIG is enabled"),
-        ColumnSchema("allocated", "BOOLEAN", "Whether Slurm granted it to the job; NULL if unknown"),
+        ColumnSchema(
+            "allocated", "BOOLEAN", "Whether it is certainly the job's; NULL where Slurm names no GPUs"
+        ),
         ColumnSchema("parent_index", "INTEGER", "gpu_index of the GPU of a MIG instance; NULL for a GPU"),
         ColumnSchema("mig_profile", "VARCHAR", "Profile of a MIG instance, as in 1g.10gb; NULL for a GPU"),
     ),

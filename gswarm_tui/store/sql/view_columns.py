@@ -73,7 +73,7 @@ MEANINGS = {
     "gpu_name": GPUS["name"].meaning,
     "parent_index": GPUS["parent_index"].meaning,
     "mig_profile": GPUS["mig_profile"].meaning,
-    "allocated": "Whether Slurm granted the GPU to the job; NULL if unknown",
+    "allocated": "Whether the GPU is certainly the job's; NULL where Slurm names no GPUs",
     "mem_used_pct": "Device memory in use, of all [%]",
     "mem_total_mib": GPUS["memory_total_mib"].meaning,
     "power_limit_w": GPUS["power_limit_w"].meaning,
