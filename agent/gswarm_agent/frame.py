@@ -21,10 +21,15 @@ MIG_INDEX = 1000
 """MIG instance n of GPU g has the index 1000 + 10 g + n: a GPU is divided into at most seven."""
 
 
+def mig_place(index: int) -> Tuple[int, int]:
+    """Return the index of a MIG instance's GPU, negative for a GPU's own index, and its number there."""
+    return divmod(index - MIG_INDEX, 10)
+
+
 def gpu_label(index: int) -> str:
     """Return a GPU's index as text; that of a MIG instance follows its GPU's, as in "5.1"."""
-    gpu, instance = divmod(index - MIG_INDEX, 10)
-    return f"{index}" if gpu < 0 else f"{gpu}.{instance}"
+    gpu, number = mig_place(index)
+    return f"{index}" if gpu < 0 else f"{gpu}.{number}"
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from gswarm_agent.frame import ERROR, INFO, WARNING
 from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COUNTERS, GPU_METRICS, RATE
 from gswarm_agent.probes.gpus.nvidia_gpu import STRIKES
-from tests.cluster.standin import Event, Return, Scenario, read_counters
+from tests.cluster.standin import Event, GpuProcess, MigDevice, Return, Scenario, read_counters
 from tests.integration.heads import eventually
 from tests.integration.probe_driver import AS_AGENTS_S, ProbeProcess
 from tests.integration.probe_stage import Stage, about, values
@@ -96,6 +97,8 @@ def test_gpu_facts_come_from_the_driver(stage: Stage) -> None:
         "sm_clock_max_mhz": 1410,
         "mem_clock_max_mhz": second.max_memory_clock_mhz,
         "mig": False,
+        "parent_index": None,
+        "mig_profile": None,
     }
     assert facts.gpus[0]["uuid"] == first.uuid
 
@@ -389,6 +392,39 @@ def test_mig_has_no_utilisation_with_a_reason(stage: Stage) -> None:
     assert "MIG" in facts.capabilities["gpu1.util_pct"]
     assert values(reading, "util_pct") == [0, None]
     assert values(reading, "temp_c") == [30, 30]
+
+
+def test_mig_instances_follow_their_gpu_with_memory_and_processes(stage: Stage) -> None:
+    scenario = Scenario.of("n", 3, memory_used_mib=9_000)
+    divided = scenario.gpus[1]
+    divided.mig_mode = 1
+    divided.migs = [MigDevice(f"MIG-{n}", 7 + n, used_mib=1_000 * n) for n in (1, 2)]
+    divided.processes = [GpuProcess(os.getpid(), 900, gpu_instance=9, compute_instance=0)]
+    scenario.gpus[2].processes = [GpuProcess(os.getpid(), 50)]
+    stage.set(scenario)
+    with stage.node() as node:
+        facts = node.facts()
+        reading = node.until(lambda reading: reading.processes is not None)
+        scenario.gpus[2].xid(79)
+        stage.write()
+        (note,) = node.until(lambda reading: bool(reading.notes)).notes
+    named = [(gpu["index"], gpu["parent_index"], gpu["mig_profile"]) for gpu in facts.gpus]
+    assert named == [
+        (0, None, None),
+        (1, None, None),
+        (1010, 1, "1g.10gb"),
+        (1011, 1, "1g.10gb"),
+        (2, None, None),
+    ]
+    instance = facts.gpus[3]
+    assert (instance["uuid"], instance["memory_total_mib"], instance["minor"]) == ("MIG-2", 9_856, 1)
+    assert values(reading, "mem_used_mib") == [9_000, 9_000, 1_000, 2_000, 9_000]
+    assert values(reading, "util_pct") == [0, None, None, None, 0]
+    assert values(reading, "power_w") == [70, 70, None, None, 70]
+    assert [(one.gpu, one.row["gpu_memory_mib"]) for one in reading.processes or ()] == [(3, 900), (4, 50)]
+    assert "MIG instance" in facts.capabilities["mig"]
+    assert not [name for name in facts.capabilities if name.startswith("gpu101")]
+    assert note.gpu == 4, "the third GPU has the fifth place"
 
 
 def test_xids_are_noted_with_what_nvidia_advises(stage: Stage) -> None:

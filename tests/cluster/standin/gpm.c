@@ -4,11 +4,11 @@
 
 #include <stdlib.h>
 
-enum { GPM_VERSION = 1, PCIE_TX = 20, PCIE_RX = 21 };
+enum { GPM_VERSION = 1, SM_UTIL = 2, PCIE_TX = 20, PCIE_RX = 21 };
 static const int64_t LEAST_DISTANCE_NS = 50000000;
 
 typedef struct {
-    int taken;
+    int taken, mig; /* mig: place of the instance, -1 for the GPU */
     int64_t taken_ns;
     Gpu gpu;
 } Sample;
@@ -59,8 +59,22 @@ int nvmlGpmSampleGet(Handle device, Sample *sample)
     AIM(device, GPU_ONLY);
     if (gpu->level[L_has_gpm] != 1)
         return NOT_SUPPORTED;
-    *sample = (Sample){1, monotonic_ns(), *gpu};
+    *sample = (Sample){1, -1, monotonic_ns(), *gpu};
     return OK;
+}
+
+/* nvml.h: of a GPU in MIG mode and the id of one of its GPU instances. */
+int nvmlGpmMigSampleGet(Handle device, unsigned gpu_instance, Sample *sample)
+{
+    AIM(device, GPU_ONLY);
+    if (gpu->level[L_has_gpm] != 1)
+        return NOT_SUPPORTED;
+    for (int i = 0; i < gpu->migs; i++)
+        if (gpu->level[L_mig_mode] == 1 && gpu->mig[i].gpu_instance == gpu_instance) {
+            *sample = (Sample){1, i, monotonic_ns(), *gpu};
+            return OK;
+        }
+    return INVALID_ARGUMENT;
 }
 
 /* MiB/s between the samples */
@@ -96,6 +110,12 @@ int nvmlGpmMetricsGet(Metrics *metrics)
                 metric->verdict = OK;
                 metric->value = gpu->gpm[j].value;
             }
+        if (metrics->second->mig >= 0 && counter >= 0) /* an instance has no PCIe link of its own */
+            metric->verdict = NOT_SUPPORTED;
+        if (metrics->second->mig >= 0 && metric->id == SM_UTIL) {
+            metric->verdict = OK;
+            metric->value = gpu->mig[metrics->second->mig].sm_active;
+        }
         if (too_close)
             metric->value = 0; /* as a H200 does, without an error */
     }

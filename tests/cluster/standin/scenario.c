@@ -168,8 +168,9 @@ static int parse_mig(Gpu *gpu, const char *rest)
         return 0;
     Mig *mig = &gpu->mig[gpu->migs++];
     long long total, used;
-    if (sscanf(rest, "%95s %31s %u %u %u %u %lld %lld", mig->uuid, mig->profile, &mig->gpu_instance,
-               &mig->compute_instance, &mig->slices, &mig->multiprocessors, &total, &used) != 8)
+    if (sscanf(rest, "%95s %31s %u %u %u %u %lld %lld %lf", mig->uuid, mig->profile, &mig->gpu_instance,
+               &mig->compute_instance, &mig->slices, &mig->multiprocessors, &total, &used,
+               &mig->sm_active) != 9)
         return 0;
     mig->total_mib = total;
     mig->used_mib = used;

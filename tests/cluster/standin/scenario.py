@@ -108,6 +108,8 @@ class MigDevice:
     multiprocessors: int = 16
     total_mib: int = 9856
     used_mib: int = 12
+    sm_active: float = 0
+    """GPM's metric 2 of its GPU instance; the other metrics are those of the GPU."""
 
 
 @dataclass
@@ -363,7 +365,7 @@ def _gpu_lines(gpu: StandinGpu, before: Mapping[str, Counter], anchor_ns: int) -
         lines.append(f"process {p.type} {p.pid} {place} {p.used_mib} {sm} {p.memory_percent}")
     for m in gpu.migs:
         place = f"{m.gpu_instance} {m.compute_instance}"
-        size = f"{m.slices} {m.multiprocessors} {m.total_mib} {m.used_mib}"
+        size = f"{m.slices} {m.multiprocessors} {m.total_mib} {m.used_mib} {m.sm_active}"
         lines.append(f"mig {m.uuid} {m.profile} {place} {size}")
     lines += [f"gpm {metric} {value}" for metric, value in gpu.gpm.items()]
     lines += [f"event {int(event.type)} {event.data}" for event in gpu.events]

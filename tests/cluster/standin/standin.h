@@ -89,6 +89,7 @@ typedef struct {
     char uuid[96], profile[32];
     unsigned gpu_instance, compute_instance, slices, multiprocessors;
     int64_t total_mib, used_mib;
+    double sm_active;
 } Mig;
 
 /* The return code of a call (by function name) or field value (by id), how long a call sleeps in ms, or the CPU

@@ -103,7 +103,8 @@ class _Server:
     def run(self, requests: int, left_out: Collection[Place]) -> None:
         """Open the driver and all GPUs but those to leave out, then answer until the pipe is closed."""
         try:
-            count = self._vendor.open(self._whereabouts)
+            hanging = {index for index, number in left_out if number == 0}
+            count = self._vendor.open(self._whereabouts, hanging)
             if count == 0:
                 raise VendorError(
                     f"the {self._vendor.name} driver shows no GPU to this user's processes on this node"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gswarm_agent.frame import GpuFacts
+from gswarm_agent.frame import MIG_INDEX, GpuFacts
 from gswarm_agent.probes.gpus.vendor import DRIVER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, FrozenSet, List, Optional, Tuple
+    from typing import Collection, Dict, FrozenSet, List, Optional, Tuple
 
     from gswarm_agent.frame import GpuLink, Note
     from gswarm_agent.probes.gpus.nvidia_gpu import Gpu
@@ -29,6 +29,7 @@ class Nvidia:
 
     def __init__(self, sys: str = "/sys") -> None:
         self.notes: List[Note] = []
+        self.known: Tuple[GpuFacts, ...] = ()
         self.driver_version: Optional[str] = None
         self.cuda_version: Optional[str] = None
         self._sys = sys
@@ -43,10 +44,11 @@ class Nvidia:
             return f"there is no NVIDIA driver on this node: {LIBRARY} was not found"
         return ""
 
-    def open(self, whereabouts: Whereabouts) -> int:
+    def open(self, whereabouts: Whereabouts, left_out: Collection[int]) -> int:
         """See Vendor."""
         from gswarm_agent.probes.gpus.nvidia_gpu import Gpu
         from gswarm_agent.probes.gpus.nvidia_links import Links
+        from gswarm_agent.probes.gpus.nvidia_mig import MigInstance, find_gpus
         from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
         from gswarm_agent.probes.gpus.nvidia_pcie import ThroughputLane
         from gswarm_agent.probes.gpus.nvidia_processes import (
@@ -60,11 +62,17 @@ class Nvidia:
         self._nvml = nvml = Nvml.open()
         self.driver_version, self.cuda_version = nvml.driver_version, nvml.cuda_version
         lane = ThroughputLane(nvml, whereabouts)
-        count = nvml.maybe(nvml.api.nvmlDeviceGetCount) or 0
-        self._gpus = [Gpu(nvml, index, self.notes, lane) for index in range(count)]
-        self._links = Links(nvml, self._gpus, self._sys, self.notes, whereabouts)
+        indexes = [facts.index for facts in self.known] or find_gpus(nvml, whereabouts, left_out)
+        whereabouts.enter(DRIVER)
+        self._gpus = [
+            (Gpu if index < MIG_INDEX else MigInstance)(nvml, place, index, self.notes, lane)
+            for place, index in enumerate(indexes)
+        ]
+        whole = [gpu for gpu in self._gpus if gpu.parent_index is None]
+        self._links = Links(nvml, whole, self._sys, self.notes, whereabouts)
         self._xids = XidWatch(nvml, self.notes)
         self._nvitop = nvitop_for_old_driver(LIBRARY)
+        self._divided = {gpu.parent_index for gpu in self._gpus} if self._nvitop is None else set()
         widen_process_info(nvml)
         self._lists = [ProcessLists() for _ in self._gpus]
         self._no_processes: Dict[int, str] = {}
@@ -76,13 +84,20 @@ class Nvidia:
         if not hanging:
             gpu.open()
         if hanging or gpu.lost is not None:
-            return GpuFacts(index, f"unknown-{index}", "unknown GPU")
+            return GpuFacts(
+                gpu.nvml_index, f"unknown-{gpu.nvml_index}", "unknown GPU", parent_index=gpu.parent_index
+            )
         from gswarm_agent.probes.gpus.nvidia_processes import obstacle
 
-        self._xids.add(gpu)
+        if gpu.parent_index is None:
+            self._xids.add(gpu)
         reason = "" if self._nvitop is not None else obstacle(self._nvml, gpu.handle)
         if reason:
             self._no_processes[index] = reason
+        if gpu.parent_index is not None:
+            from gswarm_agent.probes.gpus.nvidia_mig import read_instance_facts
+
+            return read_instance_facts(self._nvml, gpu)
         return read_gpu_facts(self._nvml, gpu)
 
     def read(self, index: int, now_ns: int, columns_off: FrozenSet[str], *, fresh: bool) -> Optional[Values]:
@@ -105,10 +120,11 @@ class Nvidia:
         from gswarm_agent.probes.gpus.nvidia_processes import processes_by_nvitop
 
         gpu = self._gpus[index]
-        if not gpu.reachable:
+        # A divided GPU would list the processes of its instances once more.
+        if not gpu.reachable or gpu.nvml_index in self._divided:
             return {}
         if self._nvitop is not None:
-            return processes_by_nvitop(self._nvitop, index)
+            return processes_by_nvitop(self._nvitop, gpu.nvml_index) if gpu.parent_index is None else {}
         return self._lists[index].read(self._nvml, gpu.handle, now_ns)
 
     def links(self, now_ns: int) -> Tuple[GpuLink, ...]:
@@ -125,8 +141,8 @@ def read_gpu_facts(nvml: Nvml, gpu: Gpu) -> GpuFacts:
     memory = maybe(memory_mib, nvml, handle)
     limit = maybe(api.nvmlDeviceGetEnforcedPowerLimit, handle)
     return GpuFacts(
-        index=gpu.index,
-        uuid=maybe(api.nvmlDeviceGetUUID, handle) or f"unknown-{gpu.index}",
+        index=gpu.nvml_index,
+        uuid=maybe(api.nvmlDeviceGetUUID, handle) or f"unknown-{gpu.nvml_index}",
         name=maybe(api.nvmlDeviceGetName, handle) or "unknown GPU",
         pci_bus_id=None if pci is None else pci.busId,
         minor=maybe(api.nvmlDeviceGetMinorNumber, handle),

@@ -45,13 +45,19 @@ class _LostError(Exception):
 
 
 class Gpu:
-    """A GPU by its NVML index. ``lost`` says why it doesn't answer, None while it does.
+    """A GPU by its NVML index; ``index`` is its place among GPUs and MIG instances.
+
+    ``lost`` says why it doesn't answer, None while it does.
 
     PCIe is measured by GPM where the GPU has it, else in the ``lane``.
     """
 
-    def __init__(self, nvml: Nvml, index: int, notes: List[Note], lane: ThroughputLane) -> None:
-        self.index = index
+    parent_index: Optional[int] = None
+
+    def __init__(
+        self, nvml: Nvml, index: int, nvml_index: int, notes: List[Note], lane: ThroughputLane
+    ) -> None:
+        self.index, self.nvml_index = index, nvml_index
         self.handle: Any = None
         self.lost: Optional[str] = None
         self._nvml, self._notes, self._lane = nvml, notes, lane
@@ -86,6 +92,14 @@ class Gpu:
         except _LostError as error:
             self._mark_lost(str(error))
 
+    def find(self) -> Any:
+        """Return the handle. Raises ``Nvml.Error``."""
+        return self._nvml.api.nvmlDeviceGetHandleByIndex(self.nvml_index)
+
+    def find_sources(self) -> List[GpuSource]:
+        """Return what may be read through the handle."""
+        return [*call_sources(self._nvml), *field_sources(self._nvml, self.handle)]
+
     def has_mig(self) -> bool:
         """Return whether the GPU is divided into MIG instances."""
         mode = self._nvml.maybe(self._nvml.api.nvmlDeviceGetMigMode, self.handle)
@@ -118,10 +132,10 @@ class Gpu:
     def _open(self) -> None:
         """Query everything until each source has answered or is disabled; without notes."""
         try:
-            self.handle = self._nvml.api.nvmlDeviceGetHandleByIndex(self.index)
+            self.handle = self.find()
         except self._nvml.Error as error:
             raise _LostError(reason_of(error.value)) from None
-        self._sources = [*call_sources(self._nvml), *field_sources(self._nvml, self.handle)]
+        self._sources = self.find_sources()
         for _ in range(STRIKES):
             for source in self._sources:
                 source.reset()

@@ -96,10 +96,10 @@ class Links:
                 ends = sum(link.up and link.remote == NVSWITCH for link in self._nvlinks[peer.index])
                 used = [link for link in own_nvlinks if link.remote == buses[peer.index]] + switched[:ends]
                 if used:
-                    found.append(_bundle(gpu.index, f"GPU{peer.index}", used))
+                    found.append(_bundle(gpu.index, f"GPU{peer.nvml_index}", used))
                 elif level in _KINDS:
                     both = pcie.get(gpu.index), pcie.get(peer.index)
-                    found.append(_slower(gpu.index, f"GPU{peer.index}", _KINDS[level], *both))
+                    found.append(_slower(gpu.index, f"GPU{peer.nvml_index}", _KINDS[level], *both))
             if switched:
                 found.append(_bundle(gpu.index, NVSWITCH, switched))
             folder = os.path.realpath(f"{self._sys}/bus/pci/devices/{buses[gpu.index][-12:].lower()}")

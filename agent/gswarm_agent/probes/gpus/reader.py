@@ -39,6 +39,7 @@ _CLOSE_S = 0.5
 _LOOK_S = 0.1
 """Time between two looks whether the driver's start hangs."""
 HANGS = "the driver is slow or hangs"
+OF_INSTANCES = "NVML has utilisation of no MIG instance; power, clocks and all else are those of its GPU"
 HANGING_PROCESS = "it hangs, or the kernel is slow to read its memory"
 FAILED = "the process that reads the GPUs failed"
 
@@ -145,17 +146,21 @@ class GpuReader:
             return {"gpu": self.missing}
         unreachable = {i: reasons[""] for i, reasons in self._reasons.items() if "" in reasons}
         unreachable.update({index: reason for (index, _), reason in self._hanging.items() if index >= 0})
-        found = {f"gpu{index}": reason for index, reason in unreachable.items()}
+        indexes = [facts.index for facts in self.facts]
+        found = {f"gpu{indexes[place]}": reason for place, reason in unreachable.items()}
         lacking: Dict[str, Dict[int, str]] = {}
-        answering = [index for index in range(len(self.facts)) if index not in unreachable]
-        for index in answering:
-            for name, reason in self._reasons.get(index, {}).items():
-                lacking.setdefault(name, {})[index] = reason
+        answering = [place for place in range(len(self.facts)) if place not in unreachable]
+        for place in answering:
+            for name, reason in self._reasons.get(place, {}).items():
+                lacking.setdefault(name, {})[place] = reason
+        whole = {place for place in answering if self.facts[place].parent_index is None}
         for name, reasons in lacking.items():
-            if len(reasons) == len(answering):
-                found[name] = next(iter(reasons.values()))
+            if whole and whole <= reasons.keys():
+                found[name] = reasons[min(whole)]
             else:
-                found.update({f"gpu{index}.{name}": reason for index, reason in reasons.items()})
+                found.update({f"gpu{indexes[place]}.{name}": reason for place, reason in reasons.items()})
+        if len(whole) < len(answering):
+            found["mig"] = OF_INSTANCES
         return found
 
     def switch(self, columns_off: FrozenSet[str], *, processes: bool) -> None:
@@ -258,6 +263,8 @@ class GpuReader:
         if state is not None:
             self.driver_version, self.cuda_version, facts, links, self._reasons = state
             self.facts = self.facts or tuple(GpuFacts(*values) for values in facts)
+            if self._vendor is not None:
+                self._vendor.known = self.facts
             self.links = tuple(GpuLink(*values) for values in links)
         if kind == PROCESSES:
             self._awaits_processes, self._listed_processes = False, True

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mmap import mmap
-    from typing import Dict, FrozenSet, List, Optional, Protocol, Tuple, TypeAlias
+    from typing import Collection, Dict, FrozenSet, List, Optional, Protocol, Tuple, TypeAlias
 
     from gswarm_agent.frame import GpuFacts, GpuLink, Note, Number
 
@@ -65,19 +65,24 @@ if TYPE_CHECKING:
         """All GPUs of one vendor on this node, by their indices 0 to count - 1.
 
         Only ``absence`` is called by the agent; all else by the process that reads GPUs, where a call may
-        hang: ``whereabouts`` must know its GPU. ``notes`` collects events until they are taken.
+        hang: ``whereabouts`` must know its GPU. ``notes`` collects events until they are taken. ``known`` are
+        the GPUs that an earlier process found; a later one keeps their order.
         """
 
         name: str
         notes: List[Note]
+        known: Tuple[GpuFacts, ...]
         driver_version: Optional[str]
         cuda_version: Optional[str]
 
         def absence(self) -> str:
             """Return why the node can't have such GPUs, empty if it may. Doesn't ask the driver."""
 
-        def open(self, whereabouts: Whereabouts) -> int:
-            """Start the driver and return the number of GPUs. Raises VendorError."""
+        def open(self, whereabouts: Whereabouts, left_out: Collection[int]) -> int:
+            """Start the driver and return the number of GPUs and MIG instances. Raises VendorError.
+
+            No call is made for those that are left out.
+            """
 
         def facts(self, index: int, *, hanging: bool) -> GpuFacts:
             """Return a GPU's facts; if it is ``hanging``, without a call for it."""

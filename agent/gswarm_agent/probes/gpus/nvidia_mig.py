@@ -1,0 +1,84 @@
+"""MIG: the instances of NVIDIA's GPUs, each with memory, activity and processes of its own.
+
+NVML has power, clocks, temperatures and utilisation of the whole GPU only (nvml.h, "Multi Instance GPU
+Management"; utilisation of neither).
+"""
+
+from __future__ import annotations
+
+from gswarm_agent.frame import MIG_INDEX, GpuFacts, mig_place
+from gswarm_agent.probes.gpus.nvidia_gpu import Gpu
+from gswarm_agent.probes.gpus.nvidia_sources import GpuSource, call_sources, memory_mib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Collection, Dict, List
+
+    from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
+    from gswarm_agent.probes.gpus.vendor import Whereabouts
+
+_NUMBERS = range(10)
+
+
+def find_gpus(nvml: Nvml, whereabouts: Whereabouts, left_out: Collection[int]) -> List[int]:
+    """Return the indexes of the GPUs, each followed by those of its instances; nothing is asked of some."""
+    api, maybe, found = nvml.api, nvml.maybe, []
+    for index in range(maybe(api.nvmlDeviceGetCount) or 0):
+        found.append(index)
+        if index in left_out:
+            continue
+        whereabouts.enter(index)
+        handle = maybe(api.nvmlDeviceGetHandleByIndex, index)
+        mode = None if handle is None else maybe(api.nvmlDeviceGetMigMode, handle)
+        if mode is not None and mode[0] == 1:
+            # Instances have numbers from 0 on; a user of Slurm sees only those of the job, also with gaps.
+            most = maybe(api.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
+            found += [
+                MIG_INDEX + 10 * index + number
+                for number in _NUMBERS[:most]
+                if maybe(api.nvmlDeviceGetMigDeviceHandleByIndex, handle, number) is not None
+            ]
+    return found
+
+
+class MigInstance(Gpu):
+    """An instance by its index (``MIG_INDEX``); of a GPU's sources it has the memory, and GPM."""
+
+    def __init__(self, nvml: Nvml, *where: Any) -> None:
+        super().__init__(nvml, *where)
+        self.parent_index, self._number = mig_place(self.nvml_index)
+
+    @property
+    def reasons(self) -> Dict[str, str]:
+        """See Gpu; the PCIe link is the GPU's."""
+        return {name: why for name, why in super().reasons.items() if not name.startswith("pcie_")}
+
+    def find(self) -> Any:
+        """See Gpu."""
+        api = self._nvml.api
+        parent = api.nvmlDeviceGetHandleByIndex(self.parent_index)
+        return api.nvmlDeviceGetMigDeviceHandleByIndex(parent, self._number)
+
+    def find_sources(self) -> List[GpuSource]:
+        """See Gpu."""
+        return [source for source in call_sources(self._nvml) if "mem_used_mib" in source.columns]
+
+
+def read_instance_facts(nvml: Nvml, instance: Gpu) -> GpuFacts:
+    """Return the facts of an instance that answers; minor and PCI address are those of its GPU."""
+    api, maybe = nvml.api, nvml.maybe
+    parent = maybe(api.nvmlDeviceGetHandleByIndex, instance.parent_index)
+    pci = None if parent is None else maybe(api.nvmlDeviceGetPciInfo, parent)
+    memory = maybe(memory_mib, nvml, instance.handle)
+    name = maybe(api.nvmlDeviceGetName, instance.handle) or "unknown GPU"
+    return GpuFacts(
+        index=instance.nvml_index,
+        uuid=maybe(api.nvmlDeviceGetUUID, instance.handle) or f"unknown-{instance.nvml_index}",
+        name=name,
+        pci_bus_id=None if pci is None else pci.busId,
+        minor=None if parent is None else maybe(api.nvmlDeviceGetMinorNumber, parent),
+        memory_total_mib=None if memory is None else memory[0],
+        parent_index=instance.parent_index,
+        # As in "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
+        mig_profile=name.partition(" MIG ")[2] or None,
+    )
