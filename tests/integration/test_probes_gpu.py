@@ -305,7 +305,10 @@ def test_a_gpu_lost_at_the_start_doesn_t_stop_the_others(stage: Stage) -> None:
     assert {"gpu0", "gpu2"} <= set(facts.capabilities)
 
 
-def test_a_gpu_on_which_every_call_fails_is_lost(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    ("code", "reason"), [(Return.UNKNOWN, "unknown error"), (Return.INVALID_ARGUMENT, "no longer knows it")]
+)
+def test_a_gpu_on_which_every_call_fails_is_lost(stage: Stage, code: Return, reason: str) -> None:
     stage.set(Scenario.of("n", 2))
     with stage.node() as node:
         node.read()
@@ -313,11 +316,12 @@ def test_a_gpu_on_which_every_call_fails_is_lost(stage: Stage) -> None:
             *("UtilizationRates", "MemoryInfo_v2", "PowerUsage", "TemperatureV", "ClockInfo", "FieldValues"),
             *("TotalEnergyConsumption", "CurrentClocksEventReasons", "TotalEccErrors", "PerformanceState"),
         ]
-        stage.scenario.gpus[0].answers = {f"nvmlDeviceGet{name}": Return.UNKNOWN for name in functions}
+        stage.scenario.gpus[0].answers = {f"nvmlDeviceGet{name}": code for name in functions}
         stage.write()
         reading = node.until(lambda reading: reading.notes)
         (note,) = reading.notes
         assert (note.kind, note.gpu) == ("gpu_lost", 0)
+        assert reason in note.message
         assert values(reading, "temp_c") == ["lost", 30]
 
 
@@ -425,6 +429,23 @@ def test_mig_instances_follow_their_gpu_with_memory_and_processes(stage: Stage) 
     assert "MIG instance" in facts.capabilities["mig"]
     assert not [name for name in facts.capabilities if name.startswith("gpu101")]
     assert note.gpu == 4, "the third GPU has the fifth place"
+
+
+def test_utilisation_that_stays_at_100_on_an_unused_gpu_is_not_busy(stage: Stage) -> None:
+    scenario = Scenario.of("n", 3, utilization_percent=100, memory_used_mib=2, power_mw=90_000)
+    scenario.gpus[1].memory_used_mib = 600  # a process that copies: an H200 drew 19 % of its limit so
+    scenario.gpus[2].power_mw = 500_000
+    stage.set(scenario)
+    with stage.node() as node:
+        assert values(node.read(), "util_pct") == [100] * 3, "a job may have begun"
+        reading = node.read(skip_s=4)
+        assert values(reading, "util_pct") == [None, 100, 100]
+        assert [(note.kind, note.gpu) for note in reading.notes] == [("unmeasured", 0)]
+        assert "without a process" in node.facts().capabilities["gpu0.util_pct"]
+        stage.scenario.gpus[0].memory_used_mib = 600
+        stage.write()
+        reading = node.read(skip_s=4)
+        assert (values(reading, "util_pct"), reading.notes) == ([100] * 3, [])
 
 
 def test_xids_are_noted_with_what_nvidia_advises(stage: Stage) -> None:

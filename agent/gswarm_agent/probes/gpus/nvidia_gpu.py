@@ -6,6 +6,7 @@ from gswarm_agent.frame import ERROR, INFO, WARNING, Note
 from gswarm_agent.probes.gpus.nvidia_gpm import PcieGpm
 from gswarm_agent.probes.gpus.nvidia_nvml import (
     GPU_IS_LOST,
+    INVALID_ARGUMENT,
     NOT_SUPPORTED,
     SUCCESS,
     UNSUPPORTED,
@@ -37,6 +38,13 @@ STRIKES = 3
 """Number of consecutive readings after which an error counts as lasting."""
 _CLOCK_JUMP = 0.25
 """Change of the SM clock, as a share of the higher one, that says that a GPU began or ended its work."""
+LATCHED_NS = 3 * SECOND_NS
+"""A GPU that has reported 100 % for so long while nothing can run on it isn't busy."""
+_UNUSED_MIB, _IDLE_POWER = 64, 0.25
+"""A process that runs kernels uses more memory than this. An idle GPU draws less of its power limit."""
+_LATCHED = (
+    "the driver reports 100 % without a process: no memory in use and less than 25 % of the power limit"
+)
 _PCIE_COLUMNS = ("pcie_tx_mb_s", "pcie_rx_mb_s")
 
 
@@ -65,6 +73,9 @@ class Gpu:
         self._sources: List[GpuSource] = []
         self._clock: Optional[Number] = None
         self._counts_module = False
+        self._power_limit_w = 0.0
+        self._latched_from: Optional[int] = None
+        self._latched = False
         self._silent_ticks = 0
         self._retry_at: Optional[int] = None
         self._reopen_at = 0
@@ -78,6 +89,8 @@ class Gpu:
             reasons.update(dict.fromkeys(_PCIE_COLUMNS, self._lane.reasons[self.index]))
         if self._counts_module:
             reasons["energy_mj"] = "the counter is that of the module, with CPU and memory"
+        if self._latched:
+            reasons["util_pct"] = _LATCHED
         return reasons
 
     @property
@@ -140,9 +153,8 @@ class Gpu:
             for source in self._sources:
                 source.reset()
             codes = self._query(0, disabled=True, off=frozenset())
-            error_code = _common_error(codes)
-            if error_code is not None:
-                raise _LostError(reason_of(error_code))
+            if silence := _silence(codes):
+                raise _LostError(silence)
             if self._update_sources(codes, note=False):
                 break
         for source in self._sources:
@@ -150,6 +162,9 @@ class Gpu:
         # The energy counter of GH200 counts GPU, Grace CPU and memory (Zeus, pull request 172).
         name = self._nvml.maybe(self._nvml.api.nvmlDeviceGetName, self.handle)
         self._counts_module = "GH200" in (name or "")
+        self._power_limit_w = (
+            self._nvml.maybe(self._nvml.api.nvmlDeviceGetEnforcedPowerLimit, self.handle) or 0
+        ) / 1000
         self._gpm = self._nvml.maybe(PcieGpm, self._nvml, self.handle)
         if self._gpm is None:
             self._lane.add(self.index, self.handle)
@@ -164,17 +179,17 @@ class Gpu:
         if self._counts_module:
             off |= {"energy_mj"}
         codes = self._query(now_ns, disabled=disabled, off=off)
-        error_code = _common_error(codes)
-        if error_code is not None:
+        silence = _silence(codes)
+        if silence:
             # Everything that was due failed; the GPU is silent only if the rest fails, too.
             for source in self._sources:
                 source.hurry()
             codes = self._query(now_ns, disabled=disabled, off=off)
-            error_code = _common_error(codes)
-        if error_code is not None:
+            silence = _silence(codes)
+        if silence:
             self._silent_ticks += 1
             if self._silent_ticks >= STRIKES:
-                raise _LostError(reason_of(error_code))
+                raise _LostError(silence)
             return None
         self._silent_ticks = 0
         self._update_sources(codes, note=True)
@@ -183,7 +198,23 @@ class Gpu:
             if source.reason is None:
                 values.update(zip(source.columns, source.values(now_ns)))
         values.update(zip(_PCIE_COLUMNS, self._pcie(now_ns, off) or (None, None)))
+        self._drop_latched(values, now_ns)
         return values
+
+    def _drop_latched(self, values: Values, now_ns: int) -> None:
+        """Leave out a utilisation of 100 % that stays when the last process has ended, as on Blackwell."""
+        util, memory, power = (values.get(name) for name in ("util_pct", "mem_used_mib", "power_w"))
+        idle = memory is not None and memory < _UNUSED_MIB and power is not None
+        if util != 100 or not idle or (power or 0) >= _IDLE_POWER * self._power_limit_w:
+            self._latched_from, self._latched = None, False
+            return
+        if self._latched_from is None:
+            self._latched_from = now_ns
+        if now_ns - self._latched_from >= LATCHED_NS:
+            values["util_pct"] = None
+            if not self._latched:
+                self._latched = True
+                self._note("unmeasured", WARNING, f"no longer measures util_pct: {_LATCHED}")
 
     def _pcie(self, now_ns: int, off: FrozenSet[str]) -> Optional[Tuple[float, float]]:
         """Return PCIe traffic (tx, rx) in MB/s; leave it to the lane after an error of GPM."""
@@ -301,8 +332,10 @@ def _phase(index: int, number: int) -> float:
     return 0.1 + 0.8 * ((0.618 * index + 0.382 * number) % 1)
 
 
-def _common_error(codes: Dict[GpuSource, int]) -> Optional[int]:
-    """Return an error of a GPU on which everything fails, None if anything worked or is unsupported only."""
+def _silence(codes: Dict[GpuSource, int]) -> str:
+    """Return why a GPU on which everything fails doesn't answer, empty for one that lacks metrics only."""
     if SUCCESS in codes.values():
-        return None
-    return next((code for code in codes.values() if code not in UNSUPPORTED), None)
+        return ""
+    if codes and set(codes.values()) == {INVALID_ARGUMENT}:
+        return "the driver no longer knows it (every call is an invalid argument)"
+    return next((reason_of(code) for code in codes.values() if code not in UNSUPPORTED), "")
