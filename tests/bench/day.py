@@ -37,7 +37,8 @@ from tests.bench.processes import PROGRAM
 BEGAN = datetime(2026, 3, 2, tzinfo=UTC).timestamp()
 _TICKS_AT_ONCE = 2_000
 _PROCESSES_EVERY = 5
-_VERSION = 5  # changes with what is made, so that a kept file of another kind isn't taken
+_ENERGY_EVERY = 10
+_VERSION = 6  # changes with what is made, so that a kept file of another kind isn't taken
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def make(path: Path, size: Size, seed: int = 1) -> None:
         RecordingInfo(BEGAN, "login1", "ada", "gswarm-tui", 1000, "0.1.0", slurm_job_id="4711")
     )
     database.write(_things(recording, size))
-    energy = np.zeros(size.nodes * size.gpus)
+    energy = np.zeros((_ENERGY_EVERY, size.nodes * size.gpus))
     for first in range(0, size.seconds, _TICKS_AT_ONCE):
         ticks = np.arange(first, min(first + _TICKS_AT_ONCE, size.seconds))
         database.write(_samples(ticks, size, energy, random))
@@ -190,16 +191,17 @@ def _samples(
     energy: npt.NDArray[Any],
     random: np.random.Generator,
 ) -> list[tuple[TableSchema, Columns]]:
-    """Return samples of all nodes in the recorder's order; ``energy`` (mJ) is continued."""
+    """Return samples of all nodes in the recorder's order; ``energy`` (mJ) of the last ticks is continued."""
     gpus = size.nodes * size.gpus
     gpu, at = np.arange(1, gpus + 1), ticks[:, None] + random.normal(0, 0.002, (len(ticks), size.nodes))
     shape = (len(ticks), gpus)
     busy = (ticks % 300 >= 20)[:, None] & (random.random(shape) > 0.01)  # checkpoints, and stalls of a second
     util = np.where(busy, random.normal(93, 5, shape), random.integers(0, 15, shape)).clip(0, 100).round()
     power = np.where(busy, random.normal(620, 30, shape), random.normal(110, 5, shape)).clip(60, 700).round(2)
-    before, first = energy.round()[None], (ticks == 0)[:, None]
-    energy_mj = energy + np.cumsum(power * 1000, axis=0)
-    energy[:] = energy_mj[-1]
+    counters = np.concatenate((energy, (energy[-1] + np.cumsum(power * 1000, axis=0)).round()))
+    energy[:] = counters[-_ENERGY_EVERY:]
+    read = np.broadcast_to((ticks % _ENERGY_EVERY == 0)[:, None], shape)
+    grown = np.where(read & (ticks > 0)[:, None], 1.0, np.nan)
     capped = busy & (power > 660)
     flat = {
         "ts": np.repeat(_times(at), size.gpus, axis=1),
@@ -217,9 +219,9 @@ def _samples(
         "pcie_rx_mb_s": random.gamma(2, 1200, shape).round(1),
         "nvlink_tx_mb_s": np.where(busy, random.gamma(4, 25_000, shape), 0).round(),
         "nvlink_rx_mb_s": np.where(busy, random.gamma(4, 25_000, shape), 0).round(),
-        "energy_mj": energy_mj.round(),
-        "energy_used_mj": np.where(first, np.nan, np.diff(energy_mj.round(), axis=0, prepend=before)),
-        "energy_used_ms": np.where(first, np.nan, np.broadcast_to(1000.0, shape)),
+        "energy_mj": np.where(read, counters[_ENERGY_EVERY:], np.nan),
+        "energy_used_mj": grown * (counters[_ENERGY_EVERY:] - counters[:-_ENERGY_EVERY]),
+        "energy_used_ms": grown * 1000 * _ENERGY_EVERY,
         "clock_reasons": np.where(capped, REASON_POWER_CAP, np.where(busy, 0, 1))
         | np.where(random.random(shape) < 0.001, REASON_SW_THERMAL, 0),
         "throttle_power_pct": np.where(capped, random.integers(0, 100, shape), 0),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 BUSY_FROM_PCT = 20
+LONGEST_SPREAD_S = 61
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,27 @@ def _energy_j(ordered: Sequence[Sample], began: float, until: float) -> float | 
             if before is not None and before.energy_mj is not None:
                 mj, covers_s = max(0, one.energy_mj - before.energy_mj), one.ts - before.ts
             before = one
-        if mj is not None and covers_s and (part := overlap(one.ts, covers_s, began, until)):
-            used.append(mj * part / covers_s)
+        if mj is not None and covers_s and overlap(one.ts, covers_s, began, until):
+            used.append(mj * share(ordered, one.ts, covers_s, began, until))
     return sum(used) / 1000 if used else None
+
+
+def share(ordered: Sequence[Sample], ts: float, covers_s: float, began: float, until: float) -> float:
+    """Return the part of a step in a period by power × time; time without samples has the mean power."""
+    inside_s, since = overlap(ts, covers_s, began, until), ts - covers_s
+    powers = [
+        (one.power_w, one.ts, one.interval_s)
+        for one in ordered
+        if one.power_w is not None and since < one.ts <= ts
+    ]
+    mean_w = mean([(power_w, overlap(at, seconds, since, ts)) for power_w, at, seconds in powers])
+    if not mean_w or covers_s > LONGEST_SPREAD_S:
+        return inside_s / covers_s
+    parts = [
+        (power_w, overlap(at, seconds, max(since, began), min(ts, until))) for power_w, at, seconds in powers
+    ]
+    unknown_s = inside_s - sum(seconds for _, seconds in parts)
+    return (sum(power_w * seconds for power_w, seconds in parts) / mean_w + unknown_s) / covers_s
 
 
 def _bubbles(weighted: Sequence[tuple[Sample, float]]) -> list[float]:

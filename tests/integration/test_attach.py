@@ -412,7 +412,7 @@ def test_a_metric_that_disappears_is_reported_in_the_same_life(node: Node) -> No
         "from dataclasses import replace\n"
         "from gswarm_agent.frame import Note\n"
         "read, facts, times = s.SimulatedNode.read, s.SimulatedNode.facts, []\n"
-        "def losing(self, now):\n"
+        "def losing(self, now, fresh):\n"
         "    times.append(now)\n"
         "    notes = (Note('unmeasured', 'warning', 'gone'),) if len(times) == 3 else ()\n"
         "    return replace(read(self, now), notes=notes)\n"

@@ -32,6 +32,7 @@ from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.sql.recipes import RECIPES
+from tests.integration.summary_oracle import Sample, share
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, process_row, query, record
 
 
@@ -237,10 +238,10 @@ def test_summary_equals_a_recomputation_from_the_samples(tmp_path: Path) -> None
         events.append(arrived(seq, rows, ts=ts))
     began, until = T0 + 40.25, ts - 30.37
     record(path, [*events, *session(began - T0, until - T0)], ended_at=ts + 1)
-    columns = ["util_pct", "power_w", "interval_ms", "energy_used_mj", "energy_used_ms"]
+    columns = ["gpu_id", "util_pct", "power_w", "interval_ms", "energy_used_mj", "energy_used_ms"]
     listed = ", ".join(f"coalesce({name}, 'nan'::DOUBLE)" for name in columns)
     found = np.array(query(path, f"SELECT epoch(ts), {listed} FROM gpu_samples"), dtype=float)
-    at, util, power, interval_ms, used_mj, used_ms = found.T
+    at, gpu, util, power, interval_ms, *_ = found.T
 
     def inside(covers_ms: Floats) -> Floats:
         start = np.maximum(at - np.nan_to_num(covers_ms) / 1000, began)
@@ -258,9 +259,13 @@ def test_summary_equals_a_recomputation_from_the_samples(tmp_path: Path) -> None
     assert whole.util_p95_pct == util[known][order][np.searchsorted(reached, 0.95)]
     assert whole.busy_s == pytest.approx(seconds[known & (util >= 20)].sum())
     assert whole.coverage == pytest.approx(seconds.sum() / (2 * (until - began)), rel=1e-6)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        parts = np.nan_to_num(used_mj * inside(used_ms) / (used_ms / 1000))
-    assert whole.energy_j == pytest.approx(parts.sum() / 1000, abs=0.1)
+    used_j = 0.0
+    for gpu_id in (1, 2):
+        own = found[gpu == gpu_id].tolist()
+        samples = [Sample(t, ms / 1000, None, w) for t, _, _, w, ms, *_ in own if w == w and ms == ms]
+        steps = [(mj, t, ms / 1000) for t, *_, mj, ms in own if ms > 0]
+        used_j += sum(mj * share(samples, t, covers_s, began, until) for mj, t, covers_s in steps) / 1000
+    assert whole.energy_j == pytest.approx(used_j, abs=0.1)
 
 
 def test_recipe_compares_sessions_only_if_none_overlaps(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.schedulers": 150,
     "gswarm_tui.server": 2_300,
     "gswarm_tui.slurm": 450,
-    "gswarm_tui.store": 7_075,
+    "gswarm_tui.store": 7_125,
     "gswarm_tui.trials": 1_450,
     "gswarm_tui.tui": 9_025,
 }

@@ -2,7 +2,9 @@
 
 A sample stands for the time before it: for gauges its interval (``Frame.interval_s``: at most one and a half
 sampling intervals), for energy the time since the last counter value. It counts in a window by the part of
-that time that lies in it. Live sessions count alike, from events: ``fleet.sessions``, ``fleet.energy``.
+that time that lies in it; for energy, by the part of the power × time of the GPU's samples in it, as several
+samples lie between two readings of a counter. Live sessions count alike, from events: ``fleet.sessions``,
+``fleet.energy``.
 """
 
 from __future__ import annotations
@@ -35,9 +37,34 @@ def reaches_into(until_us: str, covers_ms: str = "s.interval_ms") -> str:
 
 
 def energy_mj(began_us: str, until_us: str) -> str:
-    """Return SQL for the part of the energy of a sample ``s`` that lies in a window, in mJ."""
+    """Return SQL for the part by time of the energy of a sample ``s`` that lies in a window, in mJ."""
     inside = inside_us(began_us, until_us, "s.energy_used_ms")
     return f"(s.energy_used_mj::DOUBLE * {inside} / (1000 * nullif(s.energy_used_ms, 0)))"
+
+
+def is_cut(began_us: str, until_us: str) -> str:
+    """Return the SQL condition that a window cuts the energy of a sample ``s`` between other samples."""
+    inside = inside_us(began_us, until_us, "s.energy_used_ms")
+    return f"({inside} < 1000 * s.energy_used_ms::BIGINT AND s.energy_used_ms > coalesce(s.interval_ms, 0))"
+
+
+def cut_energy_mj() -> str:
+    """Return SQL for the part of a cut step ``c`` that lies in its window, in mJ; ``s`` are its samples.
+
+    Samples stand for ``known_us`` of the step with ``work`` = power × time, of which ``known_inside_us`` and
+    ``work_inside`` lie in the window. The rest of the step has the mean power of its samples::
+
+        part = (work_inside * known_us / work + inside_us - known_inside_us) / step_us
+    """
+    step, window = ("c.since_us", "c.until_us"), ("c.from_us", "c.to_us")
+    powers = [f"TRY_CAST(100 * s.power_w::DOUBLE * {inside_us(*ends)} AS BIGINT)" for ends in (step, window)]
+    known = [f"(sum({inside_us(*ends)}) FILTER (s.power_w IS NOT NULL))" for ends in (step, window)]
+    work, work_inside = (f"sum({power})" for power in powers)
+    return (
+        f"any_value(c.mj)::DOUBLE * (any_value(c.to_us - c.from_us)"
+        f" + coalesce({work_inside}::DOUBLE * {known[0]} / nullif({work}, 0) - {known[1]}, 0))"
+        f" / any_value(c.until_us - c.since_us)"
+    )
 
 
 def growth(frames: str) -> str:

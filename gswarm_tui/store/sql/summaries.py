@@ -24,12 +24,16 @@ from gswarm_tui.store.figures.definitions import (
     IDLE,
     LONGEST_INTERVAL_S,
     MINE,
+    covered_from,
+    cut_energy_mj,
     energy_mj,
     inside_us,
+    is_cut,
     reaches_into,
 )
 
 MINUTE_US = 60_000_000
+_FEW_EDGES = 16
 _BOUNDS_US = "epoch_us(m.started_at)", "epoch_us(m.until)"
 """The start and the end of the span of a member ``m`` in SQL."""
 
@@ -260,18 +264,38 @@ ordered AS (
 
 
 def _energy(spans: Spans) -> str:
-    """Return each member's energy; steps over more than the longest interval may end far after the span."""
-    joules = f"sum(TRY_CAST({energy_mj(*_BOUNDS_US)} AS BIGINT)) AS used_mj"
+    """Return each member's energy; steps over more than the longest interval may end far after the span.
+
+    A span cuts at most two steps of each GPU. Their parts need the power of their samples; those of longer
+    steps go by time.
+    """
+    joules = f"sum(TRY_CAST({energy_mj(*_BOUNDS_US)} AS BIGINT))"
     longest_ms = round(LONGEST_INTERVAL_S * 1000)
+    cut, (began, until), since = is_cut(*_BOUNDS_US), _BOUNDS_US, covered_from("s.energy_used_ms")
     return f"""
-energy AS (
+steps AS (
+  SELECT m.member, {joules} FILTER (NOT {cut}) AS used_mj, list({{
+           'gpu_id': s.gpu_id, 'mj': s.energy_used_mj, 'since_us': {since}, 'until_us': epoch_us(s.ts),
+           'from_us': greatest({since}, {began}), 'to_us': least(epoch_us(s.ts), {until})
+         }}) FILTER ({cut}) AS cut
+  FROM {_UNSUMMED}
+  WHERE {spans.overlapping("s.energy_used_ms")} AND s.energy_used_ms <= {longest_ms}
+  GROUP BY m.member
+), cut AS (
+  SELECT *, unnest(range(since_us // {MINUTE_US}, until_us // {MINUTE_US} + 1)) AS minute
+  FROM (SELECT member, unnest(cut, recursive := true) FROM steps)
+), energy AS (
   SELECT member, sum(used_mj) AS used_mj FROM (
-    SELECT m.member, {joules}
-    FROM {_UNSUMMED}
-    WHERE {spans.overlapping("s.energy_used_ms")} AND s.energy_used_ms <= {longest_ms}
-    GROUP BY m.member
+    SELECT member, used_mj FROM steps
     UNION ALL
-    SELECT m.member, {joules}
+    SELECT c.member, TRY_CAST({cut_energy_mj()} AS BIGINT)
+    FROM cut c
+    JOIN gpu_samples s ON s.gpu_id = c.gpu_id AND epoch_us(s.ts) // {MINUTE_US} = c.minute
+      AND epoch_us(s.ts) > c.since_us AND epoch_us(s.ts) <= c.until_us
+    WHERE {spans.edges}
+    GROUP BY c.member, c.gpu_id, c.until_us
+    UNION ALL
+    SELECT m.member, {joules} AS used_mj
     FROM gpu_samples s JOIN members m USING (gpu_id)
     WHERE s.energy_used_ms > {longest_ms} AND s.ts > m.started_at AND {spans.seen}
       AND {reaches_into(_BOUNDS_US[1], "s.energy_used_ms")}
@@ -474,13 +498,15 @@ class Spans:
     """The relation ``spans``. With ``sums``, sums by minute are taken, where they exist, instead of samples.
 
     ``only`` is a condition that all samples ``s`` of the spans fulfil; its constants let DuckDB skip others.
-    ``seen`` is the condition that a sample was recorded at the time that is looked at.
+    ``seen`` is the condition that a sample was recorded at the time that is looked at. Samples of the steps
+    that spans cut fulfil ``edges``.
     """
 
     relation: str
     only: str = "true"
     seen: str = "true"
     sums: bool = True
+    edges: str = "true"
 
     @property
     def whole_minutes(self) -> str:
@@ -511,11 +537,15 @@ def spans_of(spans: Sequence[tuple[int, datetime, datetime]], seen: datetime | N
         for place, (recording_id, began, until) in enumerate(spans)
     )
     first, last = min(began for _, began, _ in spans), max(until for _, _, until in spans)
+    longest = f"INTERVAL {LONGEST_INTERVAL_S} SECOND"
     known = "true" if seen is None else f"s.ts <= {_time(seen)}"
+    edges = sorted({at for _, *bounds in spans for at in bounds})
+    near = " OR ".join(f"s.ts BETWEEN {_time(at)} - {longest} AND {_time(at)} + {longest}" for at in edges)
     return Spans(
         f"spans AS (SELECT * FROM (VALUES {rows}) v(session_id, recording_id, started_at, until))",  # noqa: S608
-        f"s.ts > {_time(first)} AND s.ts < {_time(last)} + INTERVAL {LONGEST_INTERVAL_S} SECOND AND {known}",
+        f"s.ts > {_time(first)} AND s.ts < {_time(last)} + {longest} AND {known}",
         known,
+        edges=f"({near})" if len(edges) <= _FEW_EDGES else "true",
     )
 
 
