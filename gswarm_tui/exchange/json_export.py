@@ -46,8 +46,8 @@ ALWAYS = (*FIELDS[:3], "interval_ms")
 # One place for each GPU name: a node that rebooted has new rows for the same GPUs.
 _PLACES = """
 SELECT dense_rank() OVER (ORDER BY first_node, node, gpu_index, name) - 1 AS place, *
-FROM (SELECT g.*, n.node, min(node_id) OVER (PARTITION BY n.node) AS first_node
-      FROM gpus g JOIN nodes n USING (node_id) WHERE recording_id = {recording} AND {own})
+FROM (SELECT g.*, n.node, min(node_id) OVER (PARTITION BY n.node) AS first_node FROM gpus g
+      JOIN nodes n USING (node_id) WHERE recording_id = {recording} AND {own} AND g.parent_index IS NULL)
 """
 
 # Means are those of summaries: a sample counts by the part of its interval in the session.

@@ -79,7 +79,7 @@ SELECT g.gpu_id AS id, n.node, g.gpu_index AS gpu, coalesce(g.uuid, '') AS uuid,
        g.memory_total_mib, g.power_limit_w, g.sm_clock_max_mhz, g.mem_clock_max_mhz
 FROM gpus g JOIN nodes n USING (node_id)
 WHERE n.recording_id = ? AND g.{MINE}
-ORDER BY min(n.node_id) OVER (PARTITION BY n.node), g.gpu_index, g.gpu_id
+ORDER BY min(n.node_id) OVER (PARTITION BY n.node), coalesce(g.parent_index, g.gpu_index), gpu, id
 """  # noqa: S608 (own names)
 _NODES = """
 SELECT node_id AS id, node, NULL AS gpu, '' AS uuid, memory_total_mib

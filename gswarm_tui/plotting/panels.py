@@ -17,7 +17,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from gswarm_agent.frame import ERROR
+from gswarm_agent.frame import ERROR, gpu_label
 from gswarm_agent.metrics import Metric
 from gswarm_tui.common.units import nice_ceiling, shown_unit
 from gswarm_tui.fleet.events import EVENT_KINDS
@@ -155,7 +155,7 @@ def _name_rows(axes: Axes, groups: Sequence[tuple[str, int, int]], gpus: Sequenc
             axes.plot((0, -0.008), (first, first), transform=axes.get_yaxis_transform(), **_BOUNDARY)
         if numbered:
             for row in range(first, last):
-                write_beside(axes, str(gpus[row]), row + 0.5, -4, style.DIM, size=style.SMALL - 1)
+                write_beside(axes, gpu_label(gpus[row] or 0), row + 0.5, -4, style.DIM, size=style.SMALL - 1)
 
 
 def write_beside(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from gswarm_agent.frame import gpu_label
 from gswarm_agent.metrics import COUNTER_RIGHTS
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary_text import (
@@ -155,7 +156,7 @@ class Report:
             (
                 self.time(row["ts"]),
                 Cell(row["severity"], row["severity"] if row["severity"] in ("error", "warning") else ""),
-                row["node"] + (f":{row['gpu']}" if row["gpu"] is not None else ""),
+                row["node"] + (f":{gpu_label(row['gpu'])}" if row["gpu"] is not None else ""),
                 row["kind"].replace("_", " "),
                 Cell(row["message"] + (f" ({row['detail']})" if row["detail"] else ""), "text"),
             )

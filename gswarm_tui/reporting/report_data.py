@@ -48,7 +48,7 @@ class ReportData:
 _NODES = f"""
 SELECT n.*, count(g.gpu_id) AS gpus, any_value(g.name) AS gpu_name, any_value(g.memory_total_mib) AS gpu_mib,
        any_value(g.power_limit_w) AS power_limit_w
-FROM nodes n LEFT JOIN gpus g ON g.node_id = n.node_id AND g.{MINE}
+FROM nodes n LEFT JOIN gpus g ON g.node_id = n.node_id AND g.{MINE} AND g.parent_index IS NULL
 WHERE n.recording_id = ?
 GROUP BY ALL ORDER BY n.node_id
 """  # noqa: S608 (own names)

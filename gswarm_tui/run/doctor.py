@@ -83,7 +83,7 @@ def _sampled(report: NodeReport, seen: Mapping[str, Any]) -> NodeReport:
         reason=seen["reason"] or ("it sent no sample" if failed else ""),
         remedy=seen["remedy"] or "",
         **{name: seen[name] for name in _HELLO_FIELDS},
-        gpus=tuple(gpu["name"] for gpu in seen["gpus"]),
+        gpus=tuple(gpu["name"] for gpu in seen["gpus"] if gpu["parent_index"] is None),
         unmeasured=seen["unmeasured"],
         clock_offset_ms=seen["clock_offset_ms"],
         round_trip_ms=seen["round_trip_ms"],

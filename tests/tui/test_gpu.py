@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from gswarm_agent.frame import TABLES
+from gswarm_agent.frame import MIG_INDEX, TABLES, GpuFacts
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.fleet.events import FrameArrived, NodeIntroduced
 from gswarm_tui.tui.app import GswarmApp
@@ -155,3 +155,37 @@ async def test_key_changes_the_plotted_time() -> None:
         assert "−15 min" in screen_text(app)
         await pilot.press("z", "z")
         assert "last 1 min" in screen_text(app)
+
+
+async def test_a_mig_instance_stands_below_its_gpu_and_names_it() -> None:
+    made = scene(nodes=1, gpus=2, seconds=5)
+    hello = made.fleet.nodes["gpu01"].hello
+    assert hello is not None
+    first, second = hello.gpus
+    instance = GpuFacts(
+        MIG_INDEX, "MIG-0", "H100 MIG 1g.10gb", memory_total_mib=9_856, parent_index=0, mig_profile="1g.10gb"
+    )
+    why = {"mig": "power is that of the GPU"}
+    gpus = (replace(first, mig=True), instance, second)
+    made.hub.publish(NodeIntroduced("gpu01", made.time, replace(hello, gpus=gpus, capabilities=why)))
+    rows = [tuple({"mem_used_mib": used}.get(name) for name in GPU_COLUMNS) for used in (9_000, 2_048, 512)]
+    frame = TABLES.frame(6, round(made.time * 1e9), 0.0, 0, gpus=rows, host=None)
+    made.hub.publish(FrameArrived("gpu01", made.time, made.time, hello.life, frame))
+    made.hub.flush()
+    app = app_on(made)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("right")
+        await pilot.pause()
+        assert "gpu01:0.0  MIG 1g.10gb of GPU 0  mem 2/9.62 GiB" in screen_text(app)
+        assert "busy 0/2" in screen_text(app)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "2 × NVIDIA H100 80GB HBM3 (simulated), 1 MIG instance" in screen_text(app)
+        assert " 2.0 " in line_with(app, "▸ 0.0 ")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "gpu01:0.0  ● live  H100 MIG 1g.10gb" in screen_text(app)
+        assert "MIG 1g.10gb of GPU 0" in screen_text(app)
+        await pilot.press("tab", "tab")
+        await pilot.pause()
+        assert "power is that of the GPU" in line_with(app, "temperature")
