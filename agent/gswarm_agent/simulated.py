@@ -56,7 +56,7 @@ def _names(metrics: str, groups: Tuple[str, ...], first: bool) -> Tuple[str, ...
 class SimulatedNode:
     """A probe of a simulated node. See ``Probe``."""
 
-    simulated = True
+    simulated, alone = True, False
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation

@@ -272,12 +272,15 @@ def test_a_lost_gpu_is_noted_and_measured_again_when_it_returns(stage: Stage) ->
         assert (note.kind, note.severity, note.gpu) == ("gpu_lost", ERROR, 1)
         assert "fallen off the bus" in note.message
         assert "gpu1" in node.facts().capabilities
-        assert node.read(skip_s=6).notes == []
+        children = node.children()
+        assert values(node.read(), "temp_c") == [30, "lost", 30]
+        assert not set(children) & set(node.children()), "who holds the GPU keeps it from a reset"
+        assert node.read(skip_s=61).notes == [], "it is tried again, and still lost"
 
         stage.scenario.gpus[1].lost = False
         stage.write()
         assert values(node.read(), "temp_c") == [30, "lost", 30]
-        reading = node.read(skip_s=6)
+        reading = node.read(skip_s=61)
         assert values(reading, "temp_c") == [30, 30, 30]
         (note,) = reading.notes
         assert (note.kind, note.severity, note.gpu) == ("gpu_back", INFO, 1)
@@ -298,11 +301,34 @@ def test_a_gpu_lost_at_the_start_doesn_t_stop_the_others(stage: Stage) -> None:
         assert sorted(note.gpu or 0 for note in reading.notes if note.kind == "gpu_lost") == [0, 2]
         scenario.gpus[0].lost_from_start = scenario.gpus[2].lost = False
         stage.write()
-        assert values(node.read(skip_s=6), "temp_c") == [30] * 4
+        node.read(skip_s=61)
+        assert values(node.read(), "temp_c") == [30] * 4
     assert [gpu["index"] for gpu in facts.gpus] == [0, 1, 2, 3]
     assert len({gpu["uuid"] for gpu in facts.gpus}) == 4
     assert facts.gpus[3]["uuid"] == scenario.gpus[3].uuid
     assert {"gpu0", "gpu2"} <= set(facts.capabilities)
+
+
+def test_gpus_that_nothing_uses_are_let_go_without_recorder_and_job(stage: Stage) -> None:
+    stage.set(Scenario.of("n", 2, memory_used_mib=600))
+    with stage.node() as node:
+        node.read()
+        node.leave(alone=True)
+        assert values(node.read(), "temp_c") == [30, 30], "a process runs, as its memory says"
+        for gpu in stage.scenario.gpus:
+            gpu.memory_used_mib = 2
+        stage.write()
+        node.read(skip_s=4)
+        reading = node.read()
+        assert values(reading, "temp_c") == ["lost", "lost"]
+        assert node.children() == [], "nothing keeps the GPUs from a reset"
+        assert [note.message for note in reading.notes] == [node.facts().capabilities["gpu"]]
+        assert (node.read().notes, reading.host["memory_used_mib"] is None) == ([], False)
+        node.leave(alone=False)
+        reading = node.read()
+        assert values(reading, "temp_c") == [30, 30]
+        assert [note.kind for note in reading.notes] == ["gpu_back"]
+        assert "gpu" not in node.facts().capabilities
 
 
 @pytest.mark.parametrize(

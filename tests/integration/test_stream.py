@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gswarm_agent.folder import NoFolder
+from gswarm_agent.folder import Folder, NoFolder
 from gswarm_agent.frame import Frame, GpuFacts, Hello, HostFacts, Note
 from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.server import Server
@@ -27,6 +27,7 @@ from gswarm_agent.wire import (
     Ack,
     Bye,
     Decoder,
+    JobEnds,
     Message,
     Ping,
     Pong,
@@ -41,9 +42,9 @@ from tests.integration.agent_process import Agent
 class OneHead:
     """A server with a spool in memory, and the socket of its only head, in one thread."""
 
-    def __init__(self, probe: SimulatedNode) -> None:
+    def __init__(self, probe: SimulatedNode, folder: Folder | None = None) -> None:
         self.selector = selectors.PollSelector()
-        self.server = Server(Spool(NoFolder(), 1 << 20), self.selector, lambda: probe)
+        self.server = Server(Spool(folder or NoFolder(), 1 << 20), self.selector, lambda: probe)
         self.socket, theirs = socket.socketpair()
         self.socket.setblocking(False)
         self.decoder = Decoder()
@@ -94,6 +95,35 @@ def test_a_head_that_reads_leaves_nothing_in_memory(head: OneHead) -> None:
     head.send(encode(Stop()))
     assert head.read() == [Bye("asked to stop")]
     assert not head.handle_due()
+
+
+@pytest.mark.parametrize("job", [None, "recorded", "own"])
+def test_an_agent_is_alone_when_it_has_neither_recorder_nor_job(
+    job: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gswarm_agent.server.ALONE_S", 0)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    if job == "own":
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
+    alone = list[bool]()
+
+    class Node(SimulatedNode):
+        def read(self, now_ns: int, *, fresh: bool = False) -> TickSamples:
+            alone.append(self.alone)
+            return super().read(now_ns, fresh=fresh)
+
+    head = OneHead(Node(Simulation()), Folder(str(tmp_path / "top"), "rec@n1", create=True))
+    head.send(MAGIC + encode(Start(20, 1)) + encode(JobEnds(10**18 if job == "recorded" else None, 0)))
+    while len(alone) < 2:
+        head.handle_due()
+    assert not any(alone)
+    head.socket.shutdown(socket.SHUT_WR)
+    head.handle_due()
+    alone.clear()
+    while len(alone) < 2:
+        head.handle_due()
+    assert alone == [job is None] * 2
+    head.close()
 
 
 def test_a_clock_that_is_set_is_reported_once_with_its_step(

@@ -28,9 +28,13 @@ class TickSamples:
 if TYPE_CHECKING:
 
     class Probe(Protocol):
-        """Measures one node, which may be ``simulated``. All methods are called from one thread."""
+        """Measures one node, which may be ``simulated``. All methods are called from one thread.
+
+        The agent sets ``alone`` while it has had neither a recorder nor a job for a while.
+        """
 
         simulated: bool
+        alone: bool
 
         def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:
             """Return constant properties, and why metrics are missing, as in ``Hello.capabilities``."""

@@ -31,6 +31,7 @@ class NodeProbe:
     simulated = False
 
     def __init__(self, proc: str = "/proc", sys: str = "/sys", start_s: float = START_S) -> None:
+        self.alone = False
         self._proc, self._sys = proc, sys
         self._host: Optional[HostProbe] = HostProbe(proc, sys)
         self._counters = CountersProbe(proc=proc)
@@ -68,7 +69,7 @@ class NodeProbe:
         before, self._read_ns = self._read_ns, now_ns
         interval_s = 1.0 if before is None else (now_ns - before) / SECOND_NS
         until = time.monotonic() + min(_LONGEST_WAIT_S, max(_SHORTEST_WAIT_S, _WAIT_SHARE * interval_s))
-        self._gpus.request(now_ns, fresh=fresh)
+        self._gpus.request(now_ns, fresh=fresh, alone=self.alone)
         host = None if self._host is None else self._host.read(now_ns)
         counted = self._counters.read(now_ns)
         if host is not None or self._with_counters:

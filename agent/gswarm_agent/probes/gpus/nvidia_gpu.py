@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gswarm_agent.frame import ERROR, INFO, WARNING, Note
+from gswarm_agent.frame import ERROR, WARNING, Note
 from gswarm_agent.probes.gpus.nvidia_gpm import PcieGpm
 from gswarm_agent.probes.gpus.nvidia_nvml import (
     GPU_IS_LOST,
@@ -20,6 +20,7 @@ from gswarm_agent.probes.gpus.nvidia_sources import (
     call_sources,
     field_sources,
 )
+from gswarm_agent.probes.gpus.vendor import UNUSED_MIB
 from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
@@ -32,16 +33,14 @@ if TYPE_CHECKING:
 
 RETRY_NS = 60 * SECOND_NS
 """Pause before an unsupported metric is tried again."""
-REOPEN_NS = 5 * SECOND_NS
-"""Pause before a lost GPU is tried again."""
 STRIKES = 3
 """Number of consecutive readings after which an error counts as lasting."""
 _CLOCK_JUMP = 0.25
 """Change of the SM clock, as a share of the higher one, that says that a GPU began or ended its work."""
 LATCHED_NS = 3 * SECOND_NS
 """A GPU that has reported 100 % for so long while nothing can run on it isn't busy."""
-_UNUSED_MIB, _IDLE_POWER = 64, 0.25
-"""A process that runs kernels uses more memory than this. An idle GPU draws less of its power limit."""
+_IDLE_POWER = 0.25
+"""An idle GPU draws less of its power limit."""
 _LATCHED = (
     "the driver reports 100 % without a process: no memory in use and less than 25 % of the power limit"
 )
@@ -78,7 +77,6 @@ class Gpu:
         self._latched = False
         self._silent_ticks = 0
         self._retry_at: Optional[int] = None
-        self._reopen_at = 0
 
     @property
     def reasons(self) -> Dict[str, str]:
@@ -123,24 +121,17 @@ class Gpu:
 
         The energy counter is read every 10 s, and at once if ``fresh``.
         """
-        if self.lost is not None and now_ns < self._reopen_at:
+        if self.lost is not None:
             return None
         try:
-            if self.lost is not None:
-                self._open()
             if fresh:
                 for source in self._sources:
                     if "energy_mj" in source.columns:
                         source.hurry()
-            values = self._read(now_ns, columns_off)
+            return self._read(now_ns, columns_off)
         except _LostError as error:
             self._mark_lost(str(error))
-            self._reopen_at = now_ns + REOPEN_NS
             return None
-        if values is not None and self.lost is not None:
-            self.lost = None
-            self._note("gpu_back", INFO, "answers again")
-        return values
 
     def _open(self) -> None:
         """Query everything until each source has answered or is disabled; without notes."""
@@ -204,7 +195,7 @@ class Gpu:
     def _drop_latched(self, values: Values, now_ns: int) -> None:
         """Leave out a utilisation of 100 % that stays when the last process has ended, as on Blackwell."""
         util, memory, power = (values.get(name) for name in ("util_pct", "mem_used_mib", "power_w"))
-        idle = memory is not None and memory < _UNUSED_MIB and power is not None
+        idle = memory is not None and memory < UNUSED_MIB and power is not None
         if util != 100 or not idle or (power or 0) >= _IDLE_POWER * self._power_limit_w:
             self._latched_from, self._latched = None, False
             return
@@ -315,8 +306,8 @@ class Gpu:
         return reason_of(code)
 
     def _mark_lost(self, reason: str) -> None:
-        if self.lost is None:
-            self._note("gpu_lost", ERROR, f"doesn't answer: {reason}")
+        """Give the GPU up: the agent starts a process anew that tries it again later."""
+        self._note("gpu_lost", ERROR, f"doesn't answer: {reason}")
         self.lost = reason
         self._lane.remove(self.index)
         self._silent_ticks = 0

@@ -4,6 +4,9 @@ If a call for a GPU doesn't return, the process is killed and not waited for, si
 driver may not die. The next one leaves that GPU out, and tries it again each minute; while it still hangs,
 the node's other GPUs are late by seconds at each try. The same holds for a process in /proc that hangs its
 readers, and for the driver as a whole.
+
+Nobody can reset a GPU that the process is attached to. So it also ends, and the next leaves the GPU out, when
+a GPU is lost; and while nobody needs it: nothing uses the GPUs, and the agent has neither recorder nor job.
 """
 
 from __future__ import annotations
@@ -17,9 +20,10 @@ import signal
 import time
 
 from gswarm_agent.frame import INFO, WARNING, GpuFacts, GpuLink, Note, ProcessSample
+from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_agent.probes.gpus import VENDORS
 from gswarm_agent.probes.gpus.child import ABSENT, CHUNK, LENGTH, PROCESSES, ROWS, become, pack
-from gswarm_agent.probes.gpus.vendor import DRIVER, IDLE, PROCESS, Whereabouts
+from gswarm_agent.probes.gpus.vendor import DRIVER, IDLE, PROCESS, UNUSED_MIB, Whereabouts
 from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
@@ -42,6 +46,8 @@ HANGS = "the driver is slow or hangs"
 OF_INSTANCES = "NVML has utilisation of no MIG instance; power, clocks and all else are those of its GPU"
 HANGING_PROCESS = "it hangs, or the kernel is slow to read its memory"
 FAILED = "the process that reads the GPUs failed"
+LET_GO = "detached from the GPUs, which nothing uses, until a recorder connects"
+_MEMORY = GPU_COLUMNS.index("mem_used_mib")
 
 
 class _Child:
@@ -126,6 +132,7 @@ class GpuReader:
         self._start_at = 0
         self._places: List[Tuple[int, Place]] = []
         self._fresh = False
+        self._in_use, self._resting = True, False
         self._before_ns = self._now_ns = time.monotonic_ns()
         self._with_processes = True
         self._awaits_processes = self._listed_processes = False
@@ -142,8 +149,8 @@ class GpuReader:
 
     def capabilities(self) -> Dict[str, str]:
         """Return why "power_w" (of all GPUs), "gpu3.power_w", "gpu3" or "gpu" can't be measured."""
-        if self.missing:
-            return {"gpu": self.missing}
+        if self.missing or self._resting:
+            return {"gpu": self.missing or LET_GO}
         unreachable = {i: reasons[""] for i, reasons in self._reasons.items() if "" in reasons}
         unreachable.update({index: reason for (index, _), reason in self._hanging.items() if index >= 0})
         indexes = [facts.index for facts in self.facts]
@@ -170,14 +177,20 @@ class GpuReader:
         if not processes:
             self._processes = None
 
-    def request(self, now_ns: int, *, fresh: bool = False) -> None:
-        """Begin to read all GPUs, also their energy if ``fresh``, and then, if due, their processes."""
+    def request(self, now_ns: int, *, fresh: bool = False, alone: bool = False) -> None:
+        """Begin to read all GPUs, also their energy if ``fresh``, and then, if due, their processes.
+
+        ``alone`` is whether nobody needs GPUs that nothing uses.
+        """
         self._fresh = self._fresh or fresh
         if self.missing or self._vendor is None:
             return
         self._before_ns, self._now_ns = self._now_ns, now_ns
         self._ended = [pid for pid in self._ended if os.waitpid(pid, os.WNOHANG)[0] == 0]
         self._end_if_hanging()
+        if self._rests(alone=alone):
+            return
+        self._let_go_of_lost()
         self._left_out = {place: at for place, at in self._left_out.items() if now_ns < at}
         if self._child is None and now_ns >= self._start_at:
             self._child = _Child(self._vendor, self._proc, self._left_out)
@@ -205,6 +218,8 @@ class GpuReader:
                     rows = content if child.asked_ns >= self._before_ns else None
                     child.asked_ns = None
                     self._note_answers(content)
+                    if used := [row[_MEMORY] for row in content if row is not None]:
+                        self._in_use = any(mib is None or mib >= UNUSED_MIB for mib in used)
         except EOFError:
             if child is not None:
                 self._end(child, FAILED)
@@ -225,7 +240,28 @@ class GpuReader:
         """End the process, but don't wait long for one that hangs."""
         if self._child is not None:
             self._child.close()
-            self._child = None
+            self._ended.append(self._child.pid)
+            self._child, self._places, self._awaits_processes = None, [], False
+
+    def _rests(self, *, alone: bool) -> bool:
+        """Return whether the GPUs need not be read; detach from them then, once the process is idle."""
+        if alone and not self._in_use and (self._child is None or self._child.asked_ns is None):
+            if not self._resting:
+                self.close()
+                self._notes.append(Note("unmeasured", INFO, LET_GO))
+            self._resting = True
+        elif self._resting and not alone:
+            self._resting = False
+            self._notes.append(Note("gpu_back", INFO, "reads the GPUs again"))
+        return self._resting
+
+    def _let_go_of_lost(self) -> None:
+        """End the process if it has lost GPUs, which the next one leaves out."""
+        lost = {(place, 0): reasons[""] for place, reasons in self._reasons.items() if "" in reasons}
+        if self._child is not None and self._child.asked_ns is None and lost.keys() - self._left_out.keys():
+            self.close()
+            self._hanging.update(lost)
+            self._left_out.update(dict.fromkeys(lost, self._now_ns + RETRY_NS))
 
     def _open(self, vendor: Vendor) -> str:
         """Start the process and wait until it has opened all GPUs; return why there are none."""
@@ -259,7 +295,12 @@ class GpuReader:
             content, processes_follow = content
             # The first list isn't waited for: its process imports modules.
             self._awaits_processes = processes_follow and self._listed_processes
-        self._notes += [Note(*note) for note in notes]
+        # A lost GPU is tried again each minute, which is no news.
+        self._notes += [
+            note
+            for note in (Note(*values) for values in notes)
+            if note.kind != "gpu_lost" or (note.gpu, 0) not in self._hanging
+        ]
         if state is not None:
             self.driver_version, self.cuda_version, facts, links, self._reasons = state
             self.facts = self.facts or tuple(GpuFacts(*values) for values in facts)

@@ -21,6 +21,8 @@ IDLE, DRIVER, PROCESS = -1, -2, -3
 
 A place is a GPU's index or one of these, and a process's id or 0.
 """
+UNUSED_MIB = 64
+"""A GPU whose used memory is less runs no process: each that computes on it needs more."""
 _PLACE = struct.Struct("=qqq")
 
 
