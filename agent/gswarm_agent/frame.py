@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from gswarm_agent import block
 from gswarm_agent.block import Block, BlockLayout
-from gswarm_agent.metrics import EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, MAX_INTERVAL_MS, PROCESS_COLUMNS
+from gswarm_agent.metrics import (
+    EXACT_COLUMNS,
+    GPU_COLUMNS,
+    HOST_COLUMNS,
+    LISTING_COLUMNS,
+    MAX_INTERVAL_MS,
+    PROCESS_COLUMNS,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import FrozenSet, Mapping, Optional, Sequence, Tuple
+    from typing import Dict, FrozenSet, Mapping, Optional, Sequence, Tuple, TypeAlias
 
 Number = block.Number
 Row = block.Row
+Columns: TypeAlias = "Tuple[str, ...]"
+NamedRow: TypeAlias = "Tuple[str, Optional[Row]]"
+"""A row of a listing: its name and its numbers, None if nothing was measured."""
 
 
 MIG_INDEX = 1000
@@ -109,7 +119,8 @@ class Hello:
     ``life`` identifies one run of an agent: sequence numbers start at 1 in each. ``capabilities`` maps what
     can't be measured (a metric's name, or "gpu", "gpu3.power_w", "processes") to the reason in one sentence.
     ``*_columns`` are the columns of all frames that follow; ``exact_columns`` are the columns, of any table,
-    in double precision. ``links`` say how the GPUs are connected.
+    in double precision. ``links`` say how the GPUs are connected. ``listing_columns`` are the listings that
+    its frames may have, each with its columns.
     """
 
     agent_version: str
@@ -125,11 +136,13 @@ class Hello:
     clock: Optional[ClockExchange] = None
     exact_columns: FrozenSet[str] = EXACT_COLUMNS
     links: Tuple[GpuLink, ...] = ()
+    listing_columns: Tuple[Tuple[str, Columns], ...] = LISTING_COLUMNS
 
     @cached_property
     def tables(self) -> Tables:
         """The layouts of its frames' blocks."""
-        return tables(self.gpu_columns, self.host_columns, self.process_columns, self.exact_columns)
+        columns = self.gpu_columns, self.host_columns, self.process_columns
+        return tables(*columns, self.exact_columns, self.listing_columns)
 
 
 @dataclass(frozen=True)
@@ -180,6 +193,14 @@ class Processes:
         texts = self.users, self.commands
         columns = (self.gpus, self.pids, *texts, self.ranks, self.local_ranks, self.numbers.rows)
         return tuple(ProcessSample(*values) for values in zip(*columns))
+
+
+@dataclass(frozen=True)
+class NamedRows:
+    """A listing of a node: rows with a name each, such as its ports or file systems."""
+
+    names: Tuple[str, ...]
+    numbers: Block
 
 
 INFO = "info"
@@ -238,7 +259,8 @@ class Frame:
     ``ts_ns`` is the node's Unix time of the tick, ``late_ms`` the tick's delay after its deadline, ``missed``
     the number of deadlines skipped since the frame before. ``gpus`` has one row for each GPU of the hello,
     without values for a GPU that did not answer; ``host`` has one row. ``processes`` is None on ticks that
-    don't read processes. Its gauges stand for the time since the frame before, at most for ``gauge_ms``.
+    don't read processes. ``listings`` has those of ``LISTINGS`` that were read since the frame before. Its
+    gauges stand for the time since the frame before, at most for ``gauge_ms``.
     """
 
     seq: int
@@ -250,6 +272,7 @@ class Frame:
     processes: Optional[Processes] = None
     notes: Tuple[Note, ...] = ()
     gauge_ms: int = MAX_GAUGE_MS
+    listings: Mapping[str, NamedRows] = field(default_factory=dict)
 
     def interval_s(self, before_ns: int) -> Optional[float]:
         """Return the seconds that its gauges stand for, if the frame before is of this time."""
@@ -259,11 +282,12 @@ class Frame:
 
 @dataclass(frozen=True)
 class Tables:
-    """The layouts of a frame's three tables."""
+    """The layouts of a frame's tables."""
 
     gpus: BlockLayout
     host: BlockLayout
     processes: BlockLayout
+    listings: Mapping[str, BlockLayout]
 
     def frame(
         self,
@@ -277,6 +301,7 @@ class Tables:
         processes: Optional[Sequence[ProcessSample]] = None,
         notes: Tuple[Note, ...] = (),
         gauge_ms: int = MAX_GAUGE_MS,
+        listings: Optional[Mapping[str, Sequence[NamedRow]]] = None,
     ) -> Frame:
         """Return a frame of plain rows, None for a GPU or host that did not answer."""
         return Frame(
@@ -289,15 +314,26 @@ class Tables:
             processes=None if processes is None else Processes.of(self.processes, processes),
             notes=notes,
             gauge_ms=gauge_ms,
+            listings={
+                kind: NamedRows(
+                    tuple(name for name, _ in rows), self.listings[kind].pack_rows([row for _, row in rows])
+                )
+                for kind, rows in (listings or {}).items()
+            },
         )
 
 
 @lru_cache(maxsize=16)
 def tables(
-    gpus: Tuple[str, ...], host: Tuple[str, ...], processes: Tuple[str, ...], exact: FrozenSet[str]
+    gpus: Columns,
+    host: Columns,
+    processes: Columns,
+    exact: FrozenSet[str],
+    listings: Tuple[Tuple[str, Columns], ...] = LISTING_COLUMNS,
 ) -> Tables:
     """Return the layouts of columns. Nodes of one version share them, so that comparisons are cheap."""
-    return Tables(BlockLayout(gpus, exact), BlockLayout(host, exact), BlockLayout(processes, exact))
+    named: Dict[str, BlockLayout] = {kind: BlockLayout(columns, exact) for kind, columns in listings}
+    return Tables(BlockLayout(gpus, exact), BlockLayout(host, exact), BlockLayout(processes, exact), named)
 
 
 TABLES = tables(GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, EXACT_COLUMNS)

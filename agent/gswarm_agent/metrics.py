@@ -54,6 +54,7 @@ class Metric:
     scale on screen, None where it depends on the device (then ``top_fact`` names the GPU fact with it).
     ``group`` is one of ``METRIC_GROUPS``; those of hosts are in HOST or COUNTERS. ``period_s`` is the
     shortest time between two readings, 0 where each sample reads it; samples between repeat the last value.
+    ``words`` are the names of its values 0, 1, 2 …
     """
 
     name: str
@@ -68,6 +69,7 @@ class Metric:
     top_fact: Optional[str] = None
     group: str = CORE
     period_s: float = 0
+    words: Tuple[str, ...] = ()
 
 
 # fmt: off
@@ -239,6 +241,83 @@ PROCESS_METRICS: Tuple[Metric, ...] = (
 )
 # fmt: on
 
+LISTING_S = 10.0
+"""Time between two listings of ports and mounts."""
+
+
+def _of_host(name: str, unit: str, sql: str, *texts: str, words: Tuple[str, ...] = ()) -> Metric:
+    """Return a metric of a port or mount; ``texts`` are its source, its meaning, and its kind if no gauge."""
+    source, meaning, kind = (*texts, GAUGE)[:3]
+    label = name.replace("_", " ")
+    return Metric(name, label, label, unit, kind, sql, source, meaning, None, None, HOST, LISTING_S, words)
+
+
+_NET, _PORT = "/sys/class/net/*", "/sys/class/infiniband/*/ports/*"
+# fmt: off
+PORT_METRICS: Tuple[Metric, ...] = (
+    _of_host("state", "state", "SMALLINT", f"{_PORT}/state; {_NET}/operstate", "State of the port",
+             words=("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")),
+    _of_host("phys_state", "state", "SMALLINT", f"{_PORT}/phys_state", "Physical state of the port",
+             words=("", "Sleep", "Polling", "Disabled", "Training", "LinkUp", "ErrorRecovery", "PhyTest")),
+    _of_host("rate_gbit_s", "Gbit/s", "FLOAT", f"{_PORT}/rate; {_NET}/speed", "Rate of the link"),
+    _of_host("numa_node", "node", "SMALLINT", "device/numa_node", "NUMA node of the port's device"),
+    _of_host("rx_mb_s", "MB/s", "FLOAT", "port_rcv_data x 4; rx_bytes", "Bytes received", RATE),
+    _of_host("tx_mb_s", "MB/s", "FLOAT", "port_xmit_data x 4; tx_bytes", "Bytes sent", RATE),
+    _of_host("new_errors", "events", "BIGINT", "the counters named",
+             "Growth of symbol_error, link_error_recovery, link_downed, port_rcv_errors, "
+             "local_ack_timeout_err, carrier_changes, rx_errors and tx_errors since the agent started",
+             COUNTER),
+    *(
+        _of_host(name, "events", "BIGINT", f"{folder}/{name}", f"{meaning}, since boot or a reset", COUNTER)
+        for folder, counters in (
+            (f"{_PORT}/counters", {
+                "symbol_error": "Symbols received with errors",
+                "link_error_recovery": "Recoveries of the link",
+                "link_downed": "Failed recoveries after which the link went down",
+                "port_rcv_errors": "Packets received with errors",
+                "port_xmit_discards": "Packets that the port discarded, being down or congested",
+                "port_xmit_wait": "Ticks in which the port had data to send and no credits",
+            }),
+            (f"{_PORT}/hw_counters", {
+                "out_of_sequence": "Packets received out of sequence",
+                "packet_seq_err": "Negative acknowledgements of a sequence error received",
+                "local_ack_timeout_err": "Expired timers for acknowledgements at the sender",
+                "rnr_nak_retry_err": "Negative acknowledgements received as the receiver was not ready",
+                "roce_slow_restart": "Slow restarts of RoCE",
+                "np_cnp_sent": "Congestion notifications that this port sent as a receiver",
+                "rp_cnp_handled": "Congestion notifications upon which this port sent more slowly",
+            }),
+            (_NET, {"carrier_changes": "Times that the carrier came or went"}),
+            (f"{_NET}/statistics", {
+                "rx_errors": "Packets received with errors",
+                "tx_errors": "Packets that could not be sent",
+                "rx_dropped": "Packets received and dropped",
+                "tx_dropped": "Packets dropped instead of sent",
+            }),
+        )
+        for name, meaning in counters.items()
+    ),
+)
+"""Metrics of each port of InfiniBand and RoCE adapters and of each physical network interface."""
+
+MOUNT_METRICS: Tuple[Metric, ...] = (
+    _of_host("free_mib", "MiB", "BIGINT", "statvfs f_bavail", "Space that users can still fill"),
+    _of_host("total_mib", "MiB", "BIGINT", "statvfs f_blocks", "Size of the file system"),
+    _of_host("free_inodes", "files", "BIGINT", "statvfs f_favail",
+             "Files that users can still create; NULL where the file system has no limit"),
+    *(
+        _of_host(f"{way}_ms", "ms", "FLOAT",
+                 f"/proc/self/mountstats {way.upper()} of NFS; llite/*/stats {way} of Lustre",
+                 f"Mean time of a {way} since the previous reading, of NFS and Lustre; else NULL", RATE)
+        for way in ("read", "write")
+    ),
+)
+"""Metrics of each file system: of the job's working folder, /tmp and /dev/shm."""
+# fmt: on
+PORTS, MOUNTS = "ports", "mounts"
+LISTINGS: Dict[str, Tuple[Metric, ...]] = {PORTS: PORT_METRICS, MOUNTS: MOUNT_METRICS}
+"""Tables of a node whose rows have names, such as ``mlx5_0/1``, ``eth0`` or ``/tmp``."""
+LISTING_COLUMNS = tuple((kind, tuple(m.name for m in metrics)) for kind, metrics in LISTINGS.items())
 GPU_COLUMNS: Tuple[str, ...] = tuple(m.name for m in GPU_METRICS)
 HOST_COLUMNS: Tuple[str, ...] = tuple(m.name for m in HOST_METRICS)
 PROC_COLUMNS: Tuple[str, ...] = tuple(m.name for m in HOST_METRICS if m.group == HOST)
@@ -247,7 +326,10 @@ COUNTER_COLUMNS: Tuple[str, ...] = tuple(m.name for m in HOST_METRICS if m.group
 """The others of HOST_COLUMNS."""
 PROCESS_COLUMNS: Tuple[str, ...] = tuple(m.name for m in PROCESS_METRICS)
 EXACT_COLUMNS: FrozenSet[str] = frozenset(
-    m.name for m in (*GPU_METRICS, *HOST_METRICS, *PROCESS_METRICS) if m.kind == COUNTER or m.unit == "bits"
+    m.name
+    for metrics in (GPU_METRICS, HOST_METRICS, PROCESS_METRICS, *LISTINGS.values())
+    for m in metrics
+    if m.sql == "BIGINT"
 )
 """Columns that need more than the 24 bits of single precision."""
 

@@ -33,7 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Optional, Tuple, Type, TypeAlias, Union
 
-WIRE_VERSION = 7
+WIRE_VERSION = 8
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
 MAX_MESSAGE = 4 * 1024 * 1024
 MAX_PARTS = 16 * 1024
@@ -259,6 +259,7 @@ def _body(message: Message) -> List[Any]:
             ],
             None if message.clock is None else _parts(message.clock),
             [_parts(link) for link in message.links],
+            dict(message.listing_columns),
         ]
     if isinstance(message, Frame):
         processes = message.processes
@@ -273,6 +274,7 @@ def _body(message: Message) -> List[Any]:
             None if processes is None else _process_columns(processes),
             [_parts(note) for note in message.notes[-MAX_NOTES:]],
             message.gauge_ms,
+            {kind: [rows.names, rows.numbers.data] for kind, rows in message.listings.items()},
         ]
     parts = _parts(message)
     return [

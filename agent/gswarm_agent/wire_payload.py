@@ -21,6 +21,7 @@ from gswarm_agent.frame import (
     GpuLink,
     Hello,
     HostFacts,
+    NamedRows,
     Note,
     Processes,
 )
@@ -28,7 +29,7 @@ from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Tuple, Type, TypeVar
+    from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
 
     _T = TypeVar("_T")
 
@@ -36,6 +37,8 @@ MAX_GPUS = 256
 MAX_GPU_INDEX = 9_999
 MAX_COLUMNS = 512
 MAX_PROCESSES = 4096
+MAX_LISTED = 256
+"""Rows of a listing at most."""
 MAX_NOTES = 1024
 MAX_LIVES = 16
 MAX_GROUPS = 64
@@ -95,6 +98,12 @@ def _flag(value: Any, what: str) -> bool:
     return value
 
 
+def _mapping(value: Any, what: str, longest: int) -> Mapping[Any, Any]:
+    if type(value) is not dict or len(value) > longest:
+        raise malformed(what)
+    return value
+
+
 def _resume(value: Any, what: str) -> Tuple[Tuple[str, int], ...]:
     pairs = [read_array(pair, what, 2, 2) for pair in read_array(value, what, MAX_LIVES)]
     return tuple((read_text(life, what), read_integer(seq, what)) for life, seq in pairs)
@@ -134,9 +143,7 @@ def read_fields(kind: Type[_T], value: Any, what: str) -> _T:
 
 def read_hello(body: List[Any]) -> Hello:
     """Return the hello of a message's values."""
-    version, life, interval_ms, simulated, host, gpus, capabilities, columns, clock, links = body
-    if type(capabilities) is not dict or len(capabilities) > MAX_GPUS * MAX_COLUMNS:
-        raise malformed("hello capabilities")
+    version, life, interval_ms, simulated, host, gpus, capabilities, columns, clock, links, listings = body
     tables = read_array(columns, "hello columns", 4, 4)
     named = [_columns(tuple(read_array(table, "hello columns", MAX_COLUMNS))) for table in tables]
     facts = tuple(read_fields(GpuFacts, g, "hello gpu") for g in read_array(gpus, "hello gpus", MAX_GPUS))
@@ -150,7 +157,8 @@ def read_hello(body: List[Any]) -> Hello:
         host=read_fields(HostFacts, host, "hello host"),
         gpus=facts,
         capabilities={
-            read_text(k, "capability"): read_text(v, "capability") for k, v in capabilities.items()
+            read_text(name, "capability"): read_text(reason, "capability")
+            for name, reason in _mapping(capabilities, "capabilities", MAX_GPUS * MAX_COLUMNS).items()
         },
         gpu_columns=named[0],
         host_columns=named[1],
@@ -158,6 +166,10 @@ def read_hello(body: List[Any]) -> Hello:
         exact_columns=frozenset(named[3]),
         clock=None if clock is None else read_fields(ClockExchange, clock, "clock"),
         links=_links(tuple(map(tuple, read_array(links, "hello links", MAX_LINKS))), len(facts)),
+        listing_columns=tuple(
+            (read_text(kind, "listing"), _columns(tuple(read_array(names, "listing columns", MAX_COLUMNS))))
+            for kind, names in _mapping(listings, "hello listings", MAX_GROUPS).items()
+        ),
     )
 
 
@@ -187,7 +199,7 @@ class FrameReader:
     def read(self, body: List[Any]) -> Frame:
         """Return the frame of a message's values."""
         hello = self._hello
-        seq, ts_ns, late_ms, missed, gpus, host, processes, notes, gauge_ms = body
+        seq, ts_ns, late_ms, missed, gpus, host, processes, notes, gauge_ms, listings = body
         read_array(notes, "frame notes", MAX_NOTES)
         return Frame(
             read_integer(seq, "frame seq", 1),
@@ -199,7 +211,18 @@ class FrameReader:
             None if processes is None else self._read_processes(processes),
             tuple([_note(note, hello) for note in notes]) if notes else (),
             read_integer(gauge_ms, "frame gauges", 0, MAX_GAUGE_MS),
+            {kind: self._read_listing(kind, rows) for kind, rows in listings.items()}
+            if _mapping(listings, "frame listings", MAX_GROUPS)
+            else {},
         )
+
+    def _read_listing(self, kind: Any, value: Any) -> NamedRows:
+        layout = self._hello.tables.listings.get(kind)
+        if layout is None:
+            raise malformed("frame listing")
+        names, numbers = read_array(value, "listing", 2, 2)
+        checked = _tuple(read_text, MAX_LISTED, names, "listed name")
+        return NamedRows(checked, _block(numbers, layout, len(checked), "listed numbers"))
 
     def _read_processes(self, value: Any) -> Processes:
         """Read the processes; those of the frame before share their identities, which are checked once."""

@@ -123,6 +123,7 @@ def hellos(draw: st.DrawFn) -> Hello:
         process_columns=tables[2],
         clock=draw(st.none() | clocks),
         exact_columns=draw(st.frozensets(st.sampled_from(names))) if names else frozenset(),
+        listing_columns=tuple(draw(st.dictionaries(texts, columns, max_size=2)).items()),
     )
 
 
@@ -165,6 +166,11 @@ def frames(draw: st.DrawFn, hello: Hello) -> Frame:
         processes=draw(st.none() | st.lists(process, max_size=3)),
         notes=tuple(draw(st.lists(note, max_size=2))),
         gauge_ms=draw(st.integers(0, MAX_GAUGE_MS)),
+        listings={
+            kind: draw(st.lists(st.tuples(texts, st.none() | row(len(names))), max_size=3))
+            for kind, names in hello.listing_columns
+            if draw(st.booleans())
+        },
     )
 
 
@@ -246,7 +252,7 @@ values = st.recursive(
 
 
 @given(
-    tag=st.sampled_from([0, 1, 2, 3, 4, 5, 6, 16, 17, 18, 19, 20, 21, 22]), body=st.lists(values, max_size=10)
+    tag=st.sampled_from([0, 1, 2, 3, 4, 5, 6, 16, 17, 18, 19, 20, 21, 22]), body=st.lists(values, max_size=11)
 )
 def test_messages_of_any_shape_are_rejected_or_can_be_encoded_again(tag: int, body: list[object]) -> None:
     packed = msgpack.packb([tag, *body])
@@ -341,9 +347,9 @@ def test_counters_are_exact_beyond_single_precision(counter: int, gauge: int) ->
     assert frame.gpus.rows == ((gauge, None, counter),)
 
 
-def frame_message(body: list[object], gauge_ms: int = 1500) -> bytes:
+def frame_message(body: list[object], gauge_ms: int = 1500, listings: object = None) -> bytes:
     """Return a hello, and a frame with these parts."""
-    packed: bytes = msgpack.packb([2, *body, gauge_ms])
+    packed: bytes = msgpack.packb([2, *body, gauge_ms, listings or {}])
     return MAGIC + encode(HELLO) + struct.pack(">I", len(packed)) + packed
 
 
@@ -389,6 +395,21 @@ def test_a_frame_that_does_not_fit_the_hello_is_rejected(body: list[object], wha
         decoded(frame_message(body))
     with pytest.raises(WireError, match=r"malformed frame gauges$"):
         decoded(frame_message([1, 1, 0.0, 0, _GPUS, _HOST, None, []], gauge_ms=3_600_000))
+
+
+@pytest.mark.parametrize(
+    "listings",
+    [
+        [],
+        {"disks": [[], b""]},
+        {"mounts": [["/tmp"], b""]},
+        {"mounts": [[1], bytes(32)]},
+        {"mounts": [["x"] * 257, bytes(257 * 32)]},
+    ],
+)
+def test_a_listing_that_does_not_fit_the_hello_is_rejected(listings: object) -> None:
+    with pytest.raises(WireError, match=r"malformed .*list"):
+        decoded(frame_message([1, 1, 0.0, 0, _GPUS, _HOST, None, []], listings=listings or [0]))
 
 
 def test_commands_of_processes_carry_no_escapes() -> None:

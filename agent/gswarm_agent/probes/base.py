@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from gswarm_agent.frame import GpuFacts, GpuLink, HostFacts, Note, ProcessSample, Row
+from gswarm_agent.frame import GpuFacts, GpuLink, HostFacts, NamedRow, Note, ProcessSample, Row
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Optional, Protocol, Sequence, Tuple
+    from typing import Dict, Mapping, Optional, Protocol, Sequence, Tuple
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class TickSamples:
     host: Optional[Row]
     processes: Optional[Tuple[ProcessSample, ...]] = None
     notes: Tuple[Note, ...] = ()
+    listings: Mapping[str, Sequence[NamedRow]] = field(default_factory=dict)
 
 
 if TYPE_CHECKING:
