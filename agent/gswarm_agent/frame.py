@@ -272,7 +272,7 @@ class Frame:
     processes: Optional[Processes] = None
     notes: Tuple[Note, ...] = ()
     gauge_ms: int = MAX_GAUGE_MS
-    listings: Mapping[str, NamedRows] = field(default_factory=dict)
+    listings: Mapping[str, NamedRows] = field(default_factory=dict, hash=False)
 
     def interval_s(self, before_ns: int) -> Optional[float]:
         """Return the seconds that its gauges stand for, if the frame before is of this time."""

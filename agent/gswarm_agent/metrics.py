@@ -71,6 +71,11 @@ class Metric:
     period_s: float = 0
     words: Tuple[str, ...] = ()
 
+    def word(self, value: float) -> str:
+        """Return the name of a value, or the number of one without a name."""
+        known = dict(enumerate(self.words))
+        return known.get(round(value)) or f"{value:.0f}"
+
 
 # fmt: off
 GPU_METRICS: Tuple[Metric, ...] = (
@@ -252,6 +257,11 @@ def _of_host(name: str, unit: str, sql: str, *texts: str, words: Tuple[str, ...]
     return Metric(name, label, label, unit, kind, sql, source, meaning, None, None, HOST, LISTING_S, words)
 
 
+PORT_ERRORS = (
+    "symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "local_ack_timeout_err",
+    "carrier_changes", "rx_errors", "tx_errors",
+)  # fmt: skip
+"""Counters of a port that hardly grow while nothing is wrong."""
 _NET, _PORT = "/sys/class/net/*", "/sys/class/infiniband/*/ports/*"
 # fmt: off
 PORT_METRICS: Tuple[Metric, ...] = (
@@ -264,9 +274,7 @@ PORT_METRICS: Tuple[Metric, ...] = (
     _of_host("rx_mb_s", "MB/s", "FLOAT", "port_rcv_data x 4; rx_bytes", "Bytes received", RATE),
     _of_host("tx_mb_s", "MB/s", "FLOAT", "port_xmit_data x 4; tx_bytes", "Bytes sent", RATE),
     _of_host("new_errors", "events", "BIGINT", "the counters named",
-             "Growth of symbol_error, link_error_recovery, link_downed, port_rcv_errors, "
-             "local_ack_timeout_err, carrier_changes, rx_errors and tx_errors since the agent started",
-             COUNTER),
+             f"Growth of {', '.join(PORT_ERRORS)} since the agent started", COUNTER),
     *(
         _of_host(name, "events", "BIGINT", f"{folder}/{name}", f"{meaning}, since boot or a reset", COUNTER)
         for folder, counters in (
@@ -317,7 +325,10 @@ MOUNT_METRICS: Tuple[Metric, ...] = (
 PORTS, MOUNTS = "ports", "mounts"
 LISTINGS: Dict[str, Tuple[Metric, ...]] = {PORTS: PORT_METRICS, MOUNTS: MOUNT_METRICS}
 """Tables of a node whose rows have names, such as ``mlx5_0/1``, ``eth0`` or ``/tmp``."""
+ROW_NAMES = {PORTS: "port", MOUNTS: "mount"}
+"""The columns with these names, which JSON and the recording have before the metrics."""
 LISTING_COLUMNS = tuple((kind, tuple(m.name for m in metrics)) for kind, metrics in LISTINGS.items())
+PORT_COLUMNS, MOUNT_COLUMNS = (columns for _, columns in LISTING_COLUMNS)
 GPU_COLUMNS: Tuple[str, ...] = tuple(m.name for m in GPU_METRICS)
 HOST_COLUMNS: Tuple[str, ...] = tuple(m.name for m in HOST_METRICS)
 PROC_COLUMNS: Tuple[str, ...] = tuple(m.name for m in HOST_METRICS if m.group == HOST)

@@ -8,9 +8,15 @@ from functools import lru_cache
 
 from gswarm_agent.frame import HostFacts, ProcessSample
 from gswarm_agent.metrics import (
+    COUNTER,
     DEFAULT_GROUPS,
     GPU_METRICS,
+    HOST,
     HOST_METRICS,
+    LISTING_S,
+    LISTINGS,
+    MOUNTS,
+    PORTS,
     PROCESS_METRICS,
     PROCESSES,
     RATE,
@@ -27,9 +33,9 @@ from gswarm_agent.probes.gpus.simulated import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Optional, Sequence, Tuple
+    from typing import Dict, List, Optional, Sequence, Tuple
 
-    from gswarm_agent.frame import GpuFacts, GpuLink, Row
+    from gswarm_agent.frame import GpuFacts, GpuLink, NamedRow, Row
     from gswarm_agent.probes.gpus.vendor import Values
 
 __all__ = ["SimulatedNode", "Simulation", "parse_simulation"]
@@ -37,7 +43,7 @@ __all__ = ["SimulatedNode", "Simulation", "parse_simulation"]
 _PROCESS_EVERY_S = 2.0
 _CPUS = 192
 _HOST_MEMORY_MIB = 2_063_937
-_METRICS = {"gpus": GPU_METRICS, "host": HOST_METRICS, "processes": PROCESS_METRICS}
+_METRICS = {"gpus": GPU_METRICS, "host": HOST_METRICS, "processes": PROCESS_METRICS, **LISTINGS}
 
 
 def parse_simulation(text: str) -> Simulation:
@@ -94,10 +100,12 @@ class SimulatedNode:
         last, self._last = self._last, t
         first = last is None
         looks = last is None or t // _PROCESS_EVERY_S != last // _PROCESS_EVERY_S
+        lists = last is None or t // LISTING_S != last // LISTING_S
         return TickSamples(
             gpus=tuple(self._row("gpus", gpu.values(t), first) for gpu in self._gpus),
             host=self._row("host", self._host(t), first),
             processes=self._processes(t, first) if looks and PROCESSES in self._groups else None,
+            listings=self._listings(t, first) if lists and HOST in self._groups else {},
         )
 
     def close(self) -> None:
@@ -143,6 +151,22 @@ class SimulatedNode:
             "page_faults_s": 900 + 22_000 * (1 - warm),
             "context_switches_s": 6_000 + 31_000 * level,
             "cpu_migrations_s": 40 + 260 * level,
+        }
+
+    def _listings(self, t: float, first: bool) -> Dict[str, List[NamedRow]]:
+        count, traffic = len(self._gpus), 5_000 * self._job.level(t)
+        port: Values = dict.fromkeys((m.name for m in LISTINGS[PORTS] if m.kind == COUNTER), 0)
+        port.update(state=4, phys_state=5, rate_gbit_s=400, rx_mb_s=traffic, tx_mb_s=traffic)
+        mounts = {"/scratch/demo": (9e8, 1.5), "/tmp": (3e6, None), "/dev/shm": (1e6, None)}  # noqa: S108
+        return {
+            PORTS: [
+                (f"mlx5_{at}/1", self._row(PORTS, {**port, "numa_node": 2 * at // count}, first))
+                for at in range(count)
+            ],
+            MOUNTS: [
+                (path, self._row(MOUNTS, {"free_mib": mib, "total_mib": 2 * mib, "read_ms": ms}, first))
+                for path, (mib, ms) in mounts.items()
+            ],
         }
 
     def _processes(self, t: float, first: bool) -> Tuple[ProcessSample, ...]:

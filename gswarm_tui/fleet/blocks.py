@@ -11,13 +11,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
 from gswarm_agent.block import DOUBLE, SINGLE, Block, BlockLayout
-from gswarm_agent.frame import Processes, ProcessSample
-from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS
+from gswarm_agent.frame import NamedRows, Processes, ProcessSample
+from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, LISTINGS, PROCESS_METRICS
 from gswarm_tui.fleet.history import Floats, Singles
 
 
@@ -55,7 +56,7 @@ _MAXIMUM = 1e15
 """Larger numbers count as not measured: no metric reaches this, and sums and colours can't overflow."""
 _RANGES = {
     metric.name: (0.0, 100.0 if metric.unit == "%" else _MAXIMUM)
-    for metric in (*GPU_METRICS, *HOST_METRICS, *PROCESS_METRICS)
+    for metric in (*GPU_METRICS, *HOST_METRICS, *PROCESS_METRICS, *chain(*LISTINGS.values()))
     if metric.sql in {"SMALLINT", "INTEGER", "BIGINT"} and metric.unit != "°C"
 }
 """Ranges of whole numbers; what a driver or node reports beyond them counts as not measured."""
@@ -84,15 +85,24 @@ def _drop_implausible(values: Singles | Floats, bounds: Bounds) -> None:
 
 def plausible_processes(processes: Processes) -> tuple[ProcessSample, ...]:
     """Return processes one by one, None for values that count as not measured."""
-    if not len(processes):
-        return ()
-    ((_, layout, _, singles, doubles),) = decode([processes.numbers], most_rows=1)
+    rows = _plausible(processes.numbers)
+    return tuple(replace(sample, row=row) for sample, row in zip(processes.samples, rows, strict=False))
+
+
+def plausible_listing(listing: NamedRows) -> dict[str, dict[str, float | None]]:
+    """Return the values of a listing by row and column, None for those that count as not measured."""
+    columns = listing.numbers.layout.columns
+    rows = zip(listing.names, _plausible(listing.numbers), strict=False)
+    return {name: dict(zip(columns, row, strict=True)) for name, row in rows}
+
+
+def _plausible(block: Block) -> list[tuple[float | None, ...]]:
+    if not block.count:
+        return []
+    ((_, layout, _, singles, doubles),) = decode([block], most_rows=1)
     columns = dict(zip((*layout.singles, *layout.doubles), (*singles[:, 0], *doubles[:, 0]), strict=True))
     rows = zip(*(columns[at].tolist() for at in range(len(layout.columns))), strict=True)
-    return tuple(
-        replace(sample, row=tuple(None if math.isnan(number) else number for number in row))
-        for sample, row in zip(processes.samples, rows, strict=False)
-    )
+    return [tuple(None if math.isnan(number) else number for number in row) for row in rows]
 
 
 def numbers(layout: BlockLayout, count: int, blocks: Sequence[bytes]) -> tuple[Singles, Floats]:

@@ -281,6 +281,7 @@ def weight(event: Event) -> int:
     held = 1000 + len(frame.gpus.data) + len(frame.host.data)
     if frame.notes:
         held += sum(200 + len(note.message) + len(note.detail or "") for note in frame.notes)
+    held += sum(100 * len(rows.names) + len(rows.numbers.data) for rows in frame.listings.values())
     if processes is not None:
         held += 300 * len(processes) + len(processes.numbers.data)
         held += sum(map(len, filter(None, chain(processes.users, processes.commands))))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from gswarm_agent.frame import Frame, GpuFacts, Hello, Processes, ProcessSample
+from gswarm_agent.frame import Frame, GpuFacts, Hello, NamedRows, Processes, ProcessSample
 from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COLUMNS, HOST_COLUMNS, HOST_METRICS, reasons_off
 from gswarm_agent.wire_payload import MAX_GPUS
-from gswarm_tui.fleet.blocks import plausible_processes
+from gswarm_tui.fleet.blocks import plausible_listing, plausible_processes
 from gswarm_tui.fleet.energy import EnergyMeters, GpuEnergy
 from gswarm_tui.fleet.events import GpuKey, Phase
 from gswarm_tui.fleet.frame_values import REASONS, FrameValues
@@ -108,9 +108,10 @@ class NodeState:
     ``former`` is the hello of an earlier agent run that still delivers frames. ``last_ts`` is the time of the
     newest frame, ``last_arrival`` the arrival of the newest fresh one: frames that waited on the node aren't
     fresh. ``former_energy`` is that of GPUs that the node had before, should they return.
-    ``process_table`` is the latest one of the present GPUs. ``interrupted_run`` is the agent run that was
-    measuring when the recording was interrupted, with the time of its newest frame, until
-    the node reports on it. ``metrics`` are the groups of metrics that are measured.
+    ``process_table`` is the latest one of the present GPUs, ``listings`` are the latest by kind.
+    ``interrupted_run`` is the agent run that was measuring when the recording was interrupted, with the time
+    of its newest frame, until the node reports on it. ``metrics`` are the groups of metrics that are
+    measured.
     """
 
     name: str
@@ -136,6 +137,7 @@ class NodeState:
     gpu_history: History | None = None
     host_history: History | None = None
     process_table: Processes | None = None
+    listings: Mapping[str, NamedRows] = field(default_factory=dict)
     _listed: tuple[Processes, tuple[ProcessSample, ...]] | None = None
     last_ts: float | None = None
     last_arrival: float | None = None
@@ -165,6 +167,10 @@ class NodeState:
         if self._listed is None or self._listed[0] is not self.process_table:
             self._listed = self.process_table, plausible_processes(self.process_table)
         return self._listed[1]
+
+    def listed(self, kind: str) -> dict[str, dict[str, float | None]]:
+        """Return the rows of a listing by name, each with its values by column."""
+        return plausible_listing(self.listings[kind]) if kind in self.listings else {}
 
     @property
     def facts(self) -> tuple[GpuFacts, ...]:

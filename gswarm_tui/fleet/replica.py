@@ -61,10 +61,11 @@ def _node_state(node: NodeState) -> dict[str, Any]:
         state |= {"hello": encode(hello), "life": hello.life}
         state |= {"gpus": node.gpus.tobytes(), "host": node.host.tobytes()}
         state["energy"] = [part if isinstance(part, float) else part.tobytes() for part in node.energy]
-        if node.process_table is not None:
-            # The wire has processes only in frames.
+        if node.process_table is not None or node.listings:
+            # The wire has processes and listings only in frames.
             empty = hello.tables.frame(1, 0, 0.0, 0, gpus=[None] * len(hello.gpus), host=None)
-            state["processes"] = encode(replace(empty, processes=node.process_table))
+            listed = replace(empty, processes=node.process_table, listings=node.listings)
+            state["listed"] = encode(listed)
     return state
 
 
@@ -117,8 +118,9 @@ def _restore_node(fleet: Fleet, node: NodeState, values: Mapping[str, Any], read
         counters, at, used = values["energy"]
         times = at if isinstance(at, float) else _numbers(at, count)
         node.energy = EnergyMeters(_numbers(counters, count), times, _numbers(used, count))
-        if (processes := values.get("processes")) is not None:
-            node.process_table = reader.frame(node.name, hello.life, processes).processes
+        if (listed := values.get("listed")) is not None:
+            frame = reader.frame(node.name, hello.life, listed)
+            node.process_table, node.listings = frame.processes, frame.listings
 
 
 def _numbers(packed: bytes, *shape: int) -> Floats:

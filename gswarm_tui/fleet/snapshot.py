@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from gswarm_agent.frame import GpuFacts, ProcessSample
-from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
+from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, LISTINGS, PROCESS_METRICS, ROW_NAMES, Metric
 from gswarm_tui.fleet.frame_values import ENERGY
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.state import Fleet
@@ -47,7 +47,7 @@ GPU_ROW = {
 
 
 def node_objects(fleet: Fleet, now: float) -> list[Object]:
-    """Return an object for each node: its state, facts, host metrics, GPUs and processes; None if unknown."""
+    """Return an object for each node: its state, facts, host metrics, GPUs …; None if unknown."""
     return [node_object(fleet, node, now) for node in fleet.nodes.values()]
 
 
@@ -96,6 +96,13 @@ def node_object(fleet: Fleet, node: NodeState, now: float) -> Object:
             _gpu(node, row, fact, node.mine[row] if granted else None) for row, fact in enumerate(node.facts)
         ],
         "processes": [_process(node.facts, process) for process in node.processes],
+        **{
+            kind: [
+                {ROW_NAMES[kind]: name, **_values(metrics, (row.get(metric.name) for metric in metrics))}
+                for name, row in node.listed(kind).items()
+            ]
+            for kind, metrics in LISTINGS.items()
+        },
         "unmeasured": {} if hello is None else dict(node.unmeasured),
     }
 
@@ -128,8 +135,10 @@ def _values(
     }
 
 
-def _number(metric: Metric, value: float | None) -> float | None:
-    """Return a value as its column holds it; None where it isn't measured."""
+def _number(metric: Metric, value: float | None) -> float | str | None:
+    """Return a value as its column holds it, or as its word; None where it isn't measured."""
     if value is None or not math.isfinite(value):
         return None
+    if metric.words:
+        return metric.word(value)
     return float(f"{value:.7g}") if metric.sql == "FLOAT" else round(value)

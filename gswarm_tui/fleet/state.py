@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gswarm_agent.frame import ERROR, INFO, NOTE_KINDS, WARNING, GpuFacts, Hello, Note
-from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COLUMNS, PROCESSES
+from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COLUMNS, HOST, PROCESSES
 from gswarm_agent.wire import FRAMES_REMAIN, SENT_ALL
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.allocation import SEE_OWN_GPUS, UNKNOWN_GPUS, are_unknown, own_gpus
@@ -349,6 +349,8 @@ class Fleet:
         same_columns = node.hello and hello.process_columns == node.hello.process_columns
         if frame.processes is not None and same_columns and PROCESSES in self.metrics:
             node.process_table = frame.processes
+        if frame.listings and HOST in self.metrics:
+            node.listings = {**node.listings, **frame.listings}
         logged = self._fresh(node, event) if event.at - event.ts < UNHEALTHY_S else []
         if self._derive_events:
             logged += self._throttling.update(event.node, event.ts, hello.gpus, samples.reasons)
@@ -409,6 +411,8 @@ class Fleet:
             node.metrics = event.groups
             if PROCESSES not in event.groups:
                 node.process_table = None
+            if HOST not in event.groups:
+                node.listings = {}
             node.version += 1
         return [] if old == event.groups else [metrics_changed(event.at, old, event.groups)]
 

@@ -17,7 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 from gswarm_agent import __version__
-from gswarm_agent.metrics import COUNTER, GAUGE, GPU_METRICS, HOST_METRICS, Metric
+from gswarm_agent.metrics import COUNTER, GAUGE, GPU_METRICS, HOST_METRICS, LISTINGS, ROW_NAMES, Metric
 from gswarm_tui.common.errors import printable
 from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.frame_values import ENERGY
@@ -54,6 +54,8 @@ _BASE_UNITS = {
     "GFLOP/s": _BaseUnit("_g_s", "per_second", times=1e9),
     "M/s": _BaseUnit("_m_s", "per_second", times=1e6),
     "1/s": _BaseUnit("_s", "per_second"),
+    "Gbit/s": _BaseUnit("_gbit_s", "bits_per_second", times=1e9),
+    "ms": _BaseUnit("_ms", "seconds", per=1000),
 }
 _NO_UNIT = _BaseUnit("", "")
 _WORDS = {
@@ -123,6 +125,10 @@ HOST_FAMILIES = (
     MetricFamily("gswarm_host_memory_total_bytes", "Memory of the host"),
     MetricFamily("gswarm_host_cpus", "Logical CPUs of the host"),
 )
+LISTING_FAMILIES = {
+    kind: tuple(catalogue_family(ROW_NAMES[kind], metric) for metric in metrics)
+    for kind, metrics in LISTINGS.items()
+}
 NODE_FAMILIES = (
     MetricFamily("gswarm_node_up", "Whether samples of the node arrive: 1 if it is live, else 0"),
     MetricFamily("gswarm_node_lag_seconds", "Delay of the node's newest sample"),
@@ -181,6 +187,7 @@ def fleet_tables(fleet: Fleet, now: float, job_id: str, health: RecorderHealth |
     nodes = list(fleet.nodes.values())
     up = [node for node in nodes if node.standing(now) is Standing.LIVE]
     tables = [_gpus(up, job_id), _hosts(up, job_id), _nodes(nodes, now, job_id)]
+    tables += [_listing(kind, up, job_id) for kind in LISTINGS]
     return tables if health is None else [*tables, *_recorder(fleet, job_id, health)]
 
 
@@ -229,6 +236,15 @@ def _hosts(nodes: Sequence[NodeState], job_id: str) -> FamilyTable:
         _column(fact.cpus for fact in facts),
     )
     return FamilyTable(HOST_FAMILIES, _node_labels(nodes, job_id), np.column_stack(columns))
+
+
+def _listing(kind: str, nodes: Sequence[NodeState], job_id: str) -> FamilyTable:
+    metrics, column = LISTINGS[kind], ROW_NAMES[kind]
+    found = [(node.name, name, row) for node in nodes for name, row in node.listed(kind).items()]
+    values = [_column(row.get(metric.name) for metric in metrics) for _, _, row in found]
+    labels = [_labels(hostname=node, hpc_job=job_id, **{column: name}) for node, name, _ in found]
+    based = _base_units(metrics, np.array(values).reshape(-1, len(metrics)))
+    return FamilyTable(LISTING_FAMILIES[kind], labels, based)
 
 
 def _nodes(nodes: Sequence[NodeState], now: float, job_id: str) -> FamilyTable:

@@ -19,6 +19,8 @@ from gswarm_agent.metrics import (
     GPU_METRICS,
     HOST_METRICS,
     METRIC_GROUPS,
+    MOUNT_METRICS,
+    PORT_METRICS,
     PROCESS_METRICS,
     REASON_NAMES,
     Metric,
@@ -29,6 +31,7 @@ from gswarm_tui.server.exposition import (
     GPU_FAMILIES,
     HOST_FAMILIES,
     INFO_FAMILIES,
+    LISTING_FAMILIES,
     NODE_FAMILIES,
     RECORDER_FAMILIES,
 )
@@ -127,6 +130,8 @@ def metrics() -> str:
             table("Each GPU (gpu_samples)", GPU_METRICS),
             table("Each node (host_samples)", HOST_METRICS),
             table("Each GPU process (process_samples)", PROCESS_METRICS),
+            table("Each network port (port_samples)", PORT_METRICS),
+            table("Each file system of the job (mount_samples)", MOUNT_METRICS),
         ]
     )
 
@@ -134,6 +139,7 @@ def metrics() -> str:
 def prometheus_metrics() -> str:
     """Return the tables of all metrics for Prometheus."""
     subjects = {"GPUs": GPU_FAMILIES, "Hosts": HOST_FAMILIES, "Nodes": NODE_FAMILIES}
+    subjects |= {"Ports": LISTING_FAMILIES["ports"], "File systems": LISTING_FAMILIES["mounts"]}
     subjects["The recorder"] = (*RECORDER_FAMILIES, *INFO_FAMILIES)
     return "\n\n".join(
         f"### {subject}\n\n"

@@ -13,7 +13,7 @@ import pytest
 
 from gswarm_agent.block import Block
 from gswarm_agent.frame import MAX_GAUGE_MS, WARNING, Note, ProcessSample
-from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
+from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, LISTINGS, PROCESS_METRICS, Metric
 from gswarm_tui.fleet.events import (
     Event,
     EventLogged,
@@ -70,6 +70,10 @@ def as_kept(event: FrameArrived) -> FrameArrived:
     looked = frame.processes
     if looked is not None:
         looked = replace(looked, numbers=in_sql(looked.numbers, PROCESS_METRICS))
+    listed = {
+        kind: replace(rows, numbers=in_sql(rows.numbers, LISTINGS[kind]))
+        for kind, rows in frame.listings.items()
+    }
     kept = replace(
         frame,
         ts_ns=round(ts * 1e6) * 1000,
@@ -79,6 +83,7 @@ def as_kept(event: FrameArrived) -> FrameArrived:
         processes=looked or None,
         notes=(),
         gauge_ms=MAX_GAUGE_MS,
+        listings=listed,
     )
     return replace(event, at=ts, ts=ts, frame=kept)
 

@@ -99,6 +99,7 @@ def packed(reading: TickSamples, lost: frozenset[int], groups: frozenset[str]) -
         gpus=rows,
         host=reading.host if HOST in groups else None,
         processes=reading.processes if PROCESSES in groups else None,
+        listings=reading.listings if HOST in groups else None,
     )
 
 

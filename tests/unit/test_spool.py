@@ -22,7 +22,7 @@ from gswarm_agent.frame import Frame, Hello, HostFacts
 from gswarm_agent.spool import ENDED, FULL, UNREADABLE, Record, Spool, pack, unpack
 from gswarm_agent.wire import MAGIC, WIRE_VERSION, Decoder, Lost, encode
 
-HELLO = Hello("1", "", 1000, False, HostFacts("n1", "boot"), (), {}, (), ("load_1m",), ())
+HELLO = Hello("1", "", 1000, False, HostFacts("n1", "boot"), (), {}, (), ("load_1m",), (), listing_columns=())
 HEADER = b"gswarm-spool %d\n" % WIRE_VERSION
 
 
@@ -212,7 +212,7 @@ def everything_of(spool: Spool, life: str) -> list[Frame]:
 
 
 def test_the_oldest_frames_are_dropped_and_counted_at_the_disk_bound(folder: Folder) -> None:
-    spool = begun(folder, "one", memory=1_000, disk=4_000)
+    spool = begun(folder, "one", memory=1_000, disk=6_000)
     for seq in range(1, 301):
         spool.put(frame(seq))
     found = everything(spool, "one")
@@ -237,7 +237,7 @@ def test_frames_of_former_lives_go_first(folder: Folder) -> None:
     for seq in range(1, 31):
         spool.put(frame(seq))
     spool.spill()
-    spool = begun(folder, "two", memory=1_000, disk=5_000)
+    spool = begun(folder, "two", memory=1_000, disk=6_000)
     for seq in range(1, 51):
         spool.put(frame(seq))
     left = everything(spool, "one")

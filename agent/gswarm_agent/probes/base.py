@@ -23,7 +23,7 @@ class TickSamples:
     host: Optional[Row]
     processes: Optional[Tuple[ProcessSample, ...]] = None
     notes: Tuple[Note, ...] = ()
-    listings: Mapping[str, Sequence[NamedRow]] = field(default_factory=dict)
+    listings: Mapping[str, Sequence[NamedRow]] = field(default_factory=dict, hash=False)
 
 
 if TYPE_CHECKING:

@@ -1,21 +1,33 @@
-"""The probe of this machine: its GPUs, their processes and the host."""
+"""The probe of this machine: its GPUs, their processes, the host, its ports and file systems."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
 
-from gswarm_agent.frame import GpuFacts, GpuLink, HostFacts
-from gswarm_agent.metrics import COUNTERS, HOST, PROC_COLUMNS, PROCESSES, columns_off
+from gswarm_agent.frame import INFO, WARNING, GpuFacts, GpuLink, HostFacts, Note
+from gswarm_agent.metrics import (
+    COUNTERS,
+    HOST,
+    LISTING_S,
+    MOUNTS,
+    PORTS,
+    PROC_COLUMNS,
+    PROCESSES,
+    columns_off,
+)
 from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.probes.counters import CountersProbe
 from gswarm_agent.probes.gpus.reader import START_S, GpuReader
 from gswarm_agent.probes.host import HostProbe, read_host_facts
+from gswarm_agent.probes.listings import Listing
+from gswarm_agent.probes.mounts import Mounts
+from gswarm_agent.probes.ports import Ports
 from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Optional, Sequence, Tuple
+    from typing import Dict, List, Optional, Sequence, Tuple
 
 _SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.02, 0.5
 _WAIT_SHARE = 0.9
@@ -38,6 +50,8 @@ class NodeProbe:
         self._with_counters = False
         self._host_facts = read_host_facts(proc)
         self._gpus = GpuReader(proc, sys, start_s)
+        self._ports, self._mounts = Ports(sys), Mounts(proc, sys)
+        self._listings = {PORTS: Listing(self._ports.find), MOUNTS: Listing(self._mounts.find)}
         self._read_ns: Optional[int] = None
 
     def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:
@@ -47,7 +61,9 @@ class NodeProbe:
             driver_version=self._gpus.driver_version,
             cuda_version=self._gpus.cuda_version,
         )
-        of_host = {} if self._host is None else self._host.reasons
+        of_host = {} if self._host is None else {**self._host.reasons, **self._hung()}
+        if self._host is not None and not self._ports.find(0):
+            of_host[PORTS] = "this node shows no port of an adapter and no physical network interface"
         return host, self._gpus.facts, {**of_host, **self._counters.reasons, **self._gpus.capabilities()}
 
     def links(self) -> Tuple[GpuLink, ...]:
@@ -74,12 +90,35 @@ class NodeProbe:
         counted = self._counters.read(now_ns)
         if host is not None or self._with_counters:
             host = (*(host or (None,) * len(PROC_COLUMNS)), *counted)
+        listings, of_host = {}, []
+        if self._host is not None:
+            hung = self._hung()
+            taken = {kind: listing.take(now_ns) for kind, listing in self._listings.items()}
+            listings = {kind: named for kind, named in taken.items() if named is not None}
+            of_host = [*self._host.take_notes(), *_changes(hung, self._hung())]
         rows = self._gpus.gather(until)
-        of_host = [] if self._host is None else self._host.take_notes()
         notes = [*of_host, *self._counters.take_notes(), *self._gpus.take_notes()]
-        return TickSamples(rows, host, self._gpus.take_processes(), tuple(notes))
+        processes = self._gpus.take_processes()
+        if processes is not None:
+            self._mounts.pids = [process.pid for process in processes]
+        return TickSamples(rows, host, processes, tuple(notes), listings)
+
+    def _hung(self) -> Dict[str, str]:
+        """Return why listings lack rows."""
+        return {
+            kind: f"{', '.join(listing.hung)}: no answer for {LISTING_S:.0f} s"
+            for kind, listing in self._listings.items()
+            if listing.hung
+        }
 
     def close(self) -> None:
         """See Probe."""
         self._gpus.close()
         self._counters.close()
+
+
+def _changes(before: Dict[str, str], now: Dict[str, str]) -> List[Note]:
+    """Return notes about listings whose rows don't answer, or answer again; the hello repeats the reasons."""
+    lost = [Note("unmeasured", WARNING, f"no longer measures all {kind}: {why}") for kind, why in now.items()]
+    back = [Note("measured", INFO, f"measures all {kind} again") for kind in before if kind not in now]
+    return [] if before == now else [*lost, *back]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from gswarm_agent.frame import NamedRows
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.energy import UNKNOWN, EnergyMeters, GpuEnergy
 from gswarm_tui.fleet.events import (
@@ -28,7 +29,9 @@ from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.store.reading.frames import (
     ENERGY_USED,
+    LISTINGS_US,
     PROCESSES_US,
+    listings_by_time,
     locate_gpus,
     processes_by_time,
     read_frames,
@@ -218,11 +221,16 @@ class FleetBuilder:
             node.host_history.extend(us / 1e6, intervals_s[rows], host_values[rows, np.newaxis])
 
     def _last_frames(self, newest: Mapping[str, _Newest], now_us: int) -> list[FrameArrived]:
-        """Return each node's newest frame, with the processes that were listed last."""
+        """Return each node's newest frame, with the processes, ports … that were listed last."""
         reader, wanted = self._reader, {(found.machine.name, found.us) for found in newest.values()}
         recent = now_us - max(PROCESSES_US, round(3e6 * reader.interval_s))
         looks = processes_by_time(reader, recent, now_us)
         processes = {reader.machines[node_id].name: looks[node_id, us] for node_id, us in sorted(looks)}
+        listings: dict[str, dict[str, NamedRows]] = {}
+        recent = now_us - max(LISTINGS_US, round(3e6 * reader.interval_s))
+        for (node_id, _), listed in sorted(listings_by_time(reader, recent, now_us).items()):
+            if node_id in reader.machines:
+                listings.setdefault(reader.machines[node_id].name, {}).update(listed)
         frames = [
             frame
             for begin_us in sorted({us - us % SECOND_US for _, us in wanted})
@@ -230,9 +238,16 @@ class FleetBuilder:
             if (frame.node, round(frame.ts * 1e6)) in wanted
         ]
         return [
-            frame
-            if frame.frame.processes is not None
-            else replace(frame, frame=replace(frame.frame, processes=processes.get(frame.node)))
+            replace(
+                frame,
+                frame=replace(
+                    frame.frame,
+                    processes=processes.get(frame.node)
+                    if frame.frame.processes is None
+                    else frame.frame.processes,
+                    listings=listings.get(frame.node, {}),
+                ),
+            )
             for frame in frames
         ]
 

@@ -6,7 +6,9 @@ from bisect import bisect_right
 
 import numpy as np
 
-from gswarm_agent.frame import MAX_GAUGE_MS, TABLES, Frame, Processes
+from gswarm_agent.block import Block, BlockLayout
+from gswarm_agent.frame import MAX_GAUGE_MS, TABLES, Frame, NamedRows, Processes
+from gswarm_agent.metrics import LISTING_S, ROW_NAMES
 from gswarm_tui.fleet.energy import EnergyUsed
 from gswarm_tui.fleet.events import (
     INTERVAL_CHANGED,
@@ -25,6 +27,7 @@ from gswarm_tui.fleet.events import (
 from gswarm_tui.store.reading.recording_reader import (
     Places,
     RecordingReader,
+    TableSlice,
     interval_at,
     introduction,
     link_change,
@@ -33,6 +36,7 @@ from gswarm_tui.store.sql.schema import micros
 
 PROCESSES_US = 10_000_000
 """Processes that weren't listed for this time have ended; agents list them every few seconds."""
+LISTINGS_US = round(1.5e6 * LISTING_S)
 _FRAME_COLUMNS = (
     "coalesce(seq, 0) AS seq, coalesce(late_ms, 0)::DOUBLE AS late_ms, coalesce(missed, 0) AS missed, "
     f"coalesce(interval_ms, {MAX_GAUGE_MS}) AS gauge_ms"
@@ -116,6 +120,7 @@ def read_frames(reader: RecordingReader, low: int, high: int) -> list[FrameArriv
     row[known] = np.arange(len(known))
     of_hosts = hosts.blocks(TABLES.host, np.ones(len(known), dtype=np.intp), row, np.zeros_like(row))
     looks = processes_by_time(reader, low - PROCESSES_US, high)
+    listings = listings_by_time(reader, low, high)
     looked: dict[int, list[int]] = {}
     for node_id, us in sorted(looks):
         looked.setdefault(node_id, []).append(us)
@@ -140,6 +145,7 @@ def read_frames(reader: RecordingReader, low: int, high: int) -> list[FrameArriv
             host=host,
             processes=processes,
             gauge_ms=gauge_ms,
+            listings=listings.get((machine.node_id, us), {}),
         )
         used = EnergyUsed(*energy[:, at, : counts[at]])
         arrived.append(FrameArrived(machine.name, us / 1e6, us / 1e6, life.name, frame, energy=used))
@@ -150,23 +156,11 @@ def processes_by_time(reader: RecordingReader, low: int, high: int) -> dict[tupl
     """Return the processes by machine id and time. Raises StoreError."""
     found = reader.table_slice("process_samples", f"gpu_id AS id, {', '.join(_PROCESS_KEYS)}", low, high)
     owner, position = locate_gpus(reader, found.ids)
-    order = np.lexsort((found.us, owner))
-    order = order[owner[order] >= 0]
-    node, us = owner[order], found.us[order]
-    begins = np.flatnonzero((np.diff(node, prepend=-1) != 0) | (np.diff(us, prepend=-1) != 0))
-    counts = np.diff(begins, append=len(order))
-    look, place = np.full(len(owner), -1), np.zeros(len(owner), dtype=np.intp)
-    look[order] = np.repeat(np.arange(len(begins)), counts)
-    place[order] = np.arange(len(order)) - np.repeat(begins, counts)
-    blocks = found.blocks(TABLES.processes, counts, look, place)
+    order, looks = _looks(found, owner, TABLES.processes)
     gpus = position[order].tolist()
     pids, users, commands, ranks, local_ranks = (found.keys(name)[order].tolist() for name in _PROCESS_KEYS)
-    looks = {}
-    for node_id, at, begin, block in zip(
-        node[begins].tolist(), us[begins].tolist(), begins.tolist(), blocks, strict=True
-    ):
-        its = slice(begin, begin + block.count)
-        looks[node_id, at] = Processes(
+    return {
+        key: Processes(
             gpus=tuple(gpus[its]),
             pids=tuple(pids[its]),
             users=tuple(users[its]),
@@ -175,4 +169,43 @@ def processes_by_time(reader: RecordingReader, low: int, high: int) -> dict[tupl
             local_ranks=tuple(local_ranks[its]),
             numbers=block,
         )
-    return looks
+        for key, its, block in looks
+    }
+
+
+def listings_by_time(
+    reader: RecordingReader, low: int, high: int
+) -> dict[tuple[int, int], dict[str, NamedRows]]:
+    """Return the listings by machine id and time. Raises StoreError."""
+    listings: dict[tuple[int, int], dict[str, NamedRows]] = {}
+    for kind, name in ROW_NAMES.items():
+        found = reader.table_slice(f"{name}_samples", f"node_id AS id, {name}", low, high)
+        order, looks = _looks(found, found.ids, TABLES.listings[kind])
+        names = found.keys(name)[order].tolist()
+        for key, its, block in looks:
+            listings.setdefault(key, {})[kind] = NamedRows(tuple(names[its]), block)
+    return listings
+
+
+def _looks(
+    found: TableSlice, owner: Places, layout: BlockLayout
+) -> tuple[Places, list[tuple[tuple[int, int], slice, Block]]]:
+    """Return the order of rows by owner and time, those without an owner left out, and the rows of each.
+
+    Of each owner and time these are its id and the time, its rows in that order, and their numbers.
+    """
+    order = np.lexsort((found.us, owner))
+    order = order[owner[order] >= 0]
+    node, us = owner[order], found.us[order]
+    begins = np.flatnonzero((np.diff(node, prepend=-1) != 0) | (np.diff(us, prepend=-1) != 0))
+    counts = np.diff(begins, append=len(order))
+    look, place = np.full(len(owner), -1), np.zeros(len(owner), dtype=np.intp)
+    look[order] = np.repeat(np.arange(len(begins)), counts)
+    place[order] = np.arange(len(order)) - np.repeat(begins, counts)
+    blocks = found.blocks(layout, counts, look, place)
+    return order, [
+        ((node_id, at), slice(begin, begin + block.count), block)
+        for node_id, at, begin, block in zip(
+            node[begins].tolist(), us[begins].tolist(), begins.tolist(), blocks, strict=True
+        )
+    ]

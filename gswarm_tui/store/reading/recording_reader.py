@@ -16,7 +16,15 @@ import numpy.typing as npt
 
 from gswarm_agent.block import Block, BlockLayout
 from gswarm_agent.frame import WARNING, GpuFacts, GpuLink, Hello, HostFacts
-from gswarm_agent.metrics import DEFAULT_GROUPS, EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_agent.metrics import (
+    DEFAULT_GROUPS,
+    EXACT_COLUMNS,
+    GPU_COLUMNS,
+    HOST_COLUMNS,
+    LISTING_COLUMNS,
+    PROCESS_COLUMNS,
+    ROW_NAMES,
+)
 from gswarm_tui.fleet.blocks import packed
 from gswarm_tui.fleet.events import (
     INTERVAL_CHANGED,
@@ -40,6 +48,7 @@ from gswarm_tui.store.sql.schema import micros
 
 MAX_EVENTS = 50_000
 _METRICS = {"gpu_samples": GPU_COLUMNS, "host_samples": HOST_COLUMNS, "process_samples": PROCESS_COLUMNS}
+_METRICS |= {f"{ROW_NAMES[kind]}_samples": columns for kind, columns in LISTING_COLUMNS}
 _UNKNOWN_LIFE = {"life": "", "last_ts": None, "clock_offset_s": None}
 """A node without rows in ``links`` had one agent run without an end."""
 _OPEN_END_US = 1 << 62

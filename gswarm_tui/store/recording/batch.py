@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_agent.block import Block, BlockLayout
+from gswarm_agent.metrics import ROW_NAMES
 from gswarm_tui.fleet.blocks import DecodedBlocks, decode
 from gswarm_tui.fleet.energy import EnergyUsed
 from gswarm_tui.fleet.events import (
@@ -44,6 +45,7 @@ from gswarm_tui.store.sql.schema import (
     GPUS,
     HOST_SAMPLES,
     LINKS,
+    LISTING_TABLES,
     NODES,
     PROCESS_SAMPLES,
     SESSIONS,
@@ -175,6 +177,10 @@ class Batch:
         self._gpu_samples = Samples(GPU_SAMPLES, ("ts", "interval_ms"), _GPU_KEYS, if_measured=True)
         self._host_samples = Samples(HOST_SAMPLES, _HOST_KEYS)
         self._process_samples = Samples(PROCESS_SAMPLES, ("ts",), _PROCESS_KEYS)
+        self._listings = {
+            kind: Samples(table, ("ts", "node_id"), (ROW_NAMES[kind],))
+            for kind, table in LISTING_TABLES.items()
+        }
         for event in events:
             self._take(event)
 
@@ -204,7 +210,7 @@ class Batch:
 
     @cached_property
     def _samples(self) -> list[tuple[TableSchema, Columns]]:
-        tables = (self._gpu_samples, self._host_samples, self._process_samples)
+        tables = (self._gpu_samples, self._host_samples, self._process_samples, *self._listings.values())
         parts = ((samples.table, columns) for samples in tables for columns in samples.columns())
         return [(table, columns) for table, columns in parts if len(columns["ts"])]
 
@@ -292,6 +298,9 @@ class Batch:
                 processes.commands,
             )
             self._process_samples.add(processes.numbers, (ts,), rows)
+        for kind, listing in frame.listings.items():
+            if kind in self._listings:
+                self._listings[kind].add(listing.numbers, (ts, life.node_id), (listing.names,))
 
     def _lost(self, event: FramesLost) -> None:
         self.known_ids.add_life(self._node(event.node), event.life)

@@ -43,6 +43,7 @@ from gswarm_tui.store.recording.profiles import ProfileFacts, StoredProfile, rem
 from gswarm_tui.store.sql.schema import (
     GPU_SAMPLES,
     HOST_SAMPLES,
+    LISTING_TABLES,
     PROCESS_SAMPLES,
     RECORDINGS,
     SCHEMA_VERSION,
@@ -71,7 +72,12 @@ _FREE_SPACE_FACTOR = 4
 _MIN_REWRITE_BYTES = 16 * 256 * 1024
 """A smaller file has a few blocks to lose: one without samples has ten."""
 
-_SORTED_BY = {GPU_SAMPLES: "gpu_id", HOST_SAMPLES: "node_id", PROCESS_SAMPLES: "gpu_id"}
+_SORTED_BY = {
+    GPU_SAMPLES: "gpu_id",
+    HOST_SAMPLES: "node_id",
+    PROCESS_SAMPLES: "gpu_id",
+    **dict.fromkeys(LISTING_TABLES.values(), "node_id"),
+}
 _SORTED_ROWS = 4 * 122_880
 """The rewrite sorts this many rows at once: four of DuckDB's row groups, which fit into memory."""
 _ALL_COLUMNS = (

@@ -31,7 +31,7 @@ from gswarm_tui.store.querying.running_query import LocalSource
 from gswarm_tui.store.reading.fleet_builder import FleetBuilder
 from gswarm_tui.store.reading.recording_reader import RecordingReader
 from gswarm_tui.store.recording.known_ids import KnownIds, KnownLife, KnownNode, Row
-from gswarm_tui.store.sql.schema import micros
+from gswarm_tui.store.sql.schema import LISTING_TABLES, micros
 
 MILLISECOND = 1e-3
 _UID = re.compile(r"[^\W_][\w-]{0,99}", re.ASCII)  # an argument and a folder's name on nodes
@@ -165,14 +165,19 @@ WHERE recording_id = ? AND last_ts IS NOT NULL
 GROUP BY ALL
 """
 
-_ROWS = """
+_LISTED = " + ".join(
+    f"(SELECT count(*) FROM {table.name} JOIN nodes USING (node_id) WHERE recording_id = $1)"  # noqa: S608
+    for table in LISTING_TABLES.values()
+)
+_ROWS = f"""
 SELECT (SELECT count(*) FROM gpu_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
         WHERE recording_id = $1)
      + (SELECT count(*) FROM host_samples JOIN nodes USING (node_id) WHERE recording_id = $1)
      + (SELECT count(*) FROM process_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
         WHERE recording_id = $1)
+     + {_LISTED}
      + (SELECT count(*) FROM events WHERE recording_id = $1) AS rows
-"""
+"""  # noqa: S608 (own names)
 
 
 def interrupted(source: QuerySource) -> list[Interrupted]:

@@ -9,7 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gswarm_agent.frame import MIG_INDEX
-from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
+from gswarm_agent.metrics import (
+    GPU_METRICS,
+    HOST_METRICS,
+    LISTINGS,
+    MOUNTS,
+    PORTS,
+    PROCESS_METRICS,
+    ROW_NAMES,
+    Metric,
+)
 
 SCHEMA_VERSION = 4
 STORAGE_VERSION = "v1.2.0"
@@ -53,8 +62,13 @@ class TableSchema:
 
 def _metrics(metrics: tuple[Metric, ...]) -> tuple[ColumnSchema, ...]:
     digits = {"FLOAT": ", rounded: whole from 100, one digit after the point from 10, else two"}
+    words = {m: ", ".join(f"{at} {word}" for at, word in enumerate(m.words) if word) for m in metrics}
     return tuple(
-        ColumnSchema(m.name, m.sql, f"{m.meaning} [{m.unit}]{digits.get(m.sql, '')}; NULL where not measured")
+        ColumnSchema(
+            m.name,
+            m.sql,
+            f"{m.meaning} [{words[m] or m.unit}]{digits.get(m.sql, '')}; NULL where not measured",
+        )
         for m in metrics
     )
 
@@ -194,6 +208,32 @@ PROCESS_SAMPLES = TableSchema(
         *_metrics(PROCESS_METRICS),
     ),
 )
+
+
+def _listing(kind: str, meaning: str, named: str) -> TableSchema:
+    return TableSchema(
+        f"{ROW_NAMES[kind]}_samples",
+        meaning,
+        (
+            ColumnSchema("ts", "TIMESTAMP NOT NULL", _WHEN),
+            ColumnSchema("node_id", "INTEGER NOT NULL", "nodes.node_id"),
+            ColumnSchema(ROW_NAMES[kind], "VARCHAR", named),
+            *_metrics(LISTINGS[kind]),
+        ),
+    )
+
+
+LISTING_TABLES = {
+    PORTS: _listing(
+        PORTS,
+        "One row per network port of a node, every 10 s. Counters are since boot, unless somebody reset them",
+        "Adapter and port, as mlx5_0/1, or network interface",
+    ),
+    MOUNTS: _listing(
+        MOUNTS, "One row per file system that the job uses, every 10 s", "Folder in the file system"
+    ),
+}
+"""The tables of listings."""
 SESSIONS = TableSchema(
     "sessions",
     "Named intervals of a recording; they may overlap",
@@ -463,6 +503,7 @@ TABLES = (
     GPU_SAMPLES,
     HOST_SAMPLES,
     PROCESS_SAMPLES,
+    *LISTING_TABLES.values(),
     SESSIONS,
     EVENTS,
     LINKS,

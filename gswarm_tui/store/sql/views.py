@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from gswarm_agent.metrics import LISTINGS, ROW_NAMES
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
 from gswarm_tui.store.figures.definitions import MINE, inside_us, reaches_into
 from gswarm_tui.store.sql import profile_views, trace_views, trial_views
@@ -12,6 +13,7 @@ from gswarm_tui.store.sql.schema import (
     EVENTS,
     GPU_SAMPLES,
     HOST_SAMPLES,
+    LISTING_TABLES,
     PROCESS_SAMPLES,
     TABLES,
     literal,
@@ -42,6 +44,22 @@ JOIN gpus g USING (gpu_id)
 JOIN nodes n USING (node_id)
 {OWN}
 """  # noqa: S608 (own names)
+
+
+def _listing(kind: str) -> View:
+    """Return the view of a listing, with the words of codes."""
+    table = LISTING_TABLES[kind]
+    words = [
+        f"CASE {m.name} {' '.join(f'WHEN {at} THEN {literal(word)}' for at, word in enumerate(m.words))} "
+        f"ELSE {m.name}::VARCHAR END AS {m.name}"
+        for m in LISTINGS[kind]
+        if m.words
+    ]
+    replaced = f"REPLACE ({', '.join(words)})" if words else ""
+    query = f"SELECT s.* {replaced}, n.recording_id, n.node FROM {table.name} s JOIN nodes n USING (node_id)"  # noqa: S608
+    first = f"ts node {ROW_NAMES[kind]}"
+    return View(table.meaning, query, table_columns(table, first, "node_id recording_id"))
+
 
 _EVENT_LOG = """
 SELECT e.*, n.node, g.gpu_index
@@ -157,6 +175,7 @@ VIEWS: dict[str, View] = {
             "uuid gpu_name allocated parent_index mig_profile node_id gpu_id recording_id",
         ),
     ),
+    **{kind: _listing(kind) for kind in LISTING_TABLES},
     "event_log": View(
         "Events with the names of nodes and the indexes of GPUs",
         _EVENT_LOG,

@@ -2,7 +2,8 @@
 
 ::
 
-    gpu_samples/run=20270115-080000-1a2b3c4d/node=gpu01/part-0.parquet     also host_samples, process_samples
+    gpu_samples/run=20270115-080000-1a2b3c4d/node=gpu01/part-0.parquet     also host_samples, process_samples,
+                                                                           port_samples, mount_samples
     recordings/run=20270115-080000-1a2b3c4d/part-0.parquet     also nodes, gpus, sessions, events, links,
                                                                gpu_links; if there are any, profiles,
                                                                profile_names and their tables of events
@@ -41,6 +42,7 @@ from gswarm_tui.store.sql.schema import (
     GPUS,
     HOST_SAMPLES,
     LINKS,
+    LISTING_TABLES,
     NODES,
     PROCESS_SAMPLES,
     PROFILE_EVENTS,
@@ -55,7 +57,7 @@ from gswarm_tui.store.sql.schema import (
 from gswarm_tui.store.sql.view_columns import MEANINGS
 from gswarm_tui.store.sql.views import meanings
 
-SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES)
+SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, *LISTING_TABLES.values())
 SMALL = (RECORDINGS, NODES, GPUS, SESSIONS, EVENTS, LINKS, GPU_LINKS)
 OF_PROFILES = (PROFILES, PROFILE_NAMES, *PROFILE_EVENTS)
 """In this order: what others refer to comes first."""
@@ -95,7 +97,7 @@ class Slice:
     def samples(self, table: TableSchema) -> str:
         """Return the SQL condition that a sample ``s`` is in the slice."""
         covers = [f"s.{c.name}" for c in table.columns if c.name in ("interval_ms", "energy_used_ms")]
-        if table is PROCESS_SAMPLES:
+        if not covers:
             frames = f"SELECT s.ts, s.node_id FROM {HOST_SAMPLES.name} s WHERE {self.samples(HOST_SAMPLES)}"  # noqa: S608
             return f"({self.within('s.ts')} OR (s.ts, node_id) IN ({frames}))"
         if self.since is None or self.until is None:
@@ -252,8 +254,9 @@ class _Writing:
         )
         columns = [f"{_portable(f's.{c.name}', c.type)} AS {c.name}" for c in table.columns]
         columns += list(_ADDED.values())[: {GPU_SAMPLES: 3, PROCESS_SAMPLES: 2}.get(table, 0)]
-        gpus = "" if table is HOST_SAMPLES else "JOIN gpus g USING (gpu_id) "
-        own = "" if table is HOST_SAMPLES or part.all_gpus else f"g.{MINE} AND "
+        of_gpus = table in (GPU_SAMPLES, PROCESS_SAMPLES)
+        gpus = "JOIN gpus g USING (gpu_id) " if of_gpus else ""
+        own = f"g.{MINE} AND " if of_gpus and not part.all_gpus else ""
         query = (
             f"SELECT {', '.join(columns)} FROM {table.name} s {gpus}"  # noqa: S608 (own names)
             f"WHERE {own}node_id IN ({nodes}) AND {part.samples(table)}"

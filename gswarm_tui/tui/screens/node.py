@@ -15,6 +15,7 @@ from gswarm_tui.tui.actions import NODE
 from gswarm_tui.tui.drawing.bands import BandPlot, metrics_beside, with_mark
 from gswarm_tui.tui.drawing.curve import time_axis, window
 from gswarm_tui.tui.drawing.legend import host_metrics, label
+from gswarm_tui.tui.drawing.listing_lines import listing_lines
 from gswarm_tui.tui.drawing.numbers import quantity
 from gswarm_tui.tui.drawing.plot import (
     PlotSeries,
@@ -167,6 +168,7 @@ class NodeScreen(ViewerScreen):
         self._trends = Trends()
         self._metric = GPU_METRICS[0]
         self._band = 0
+        self._lists = False
 
     def compose_body(self) -> ComposeResult:
         """Views, and the widgets of all views."""
@@ -207,12 +209,15 @@ class NodeScreen(ViewerScreen):
         if self.query_one("#plots", Canvas).display:
             self.query_one("#plots", Canvas).show(self._plot_lines(node, now))
         if self.query_one("#host", Canvas).display:
+            room = self.query_one("#body").size.height
             if self.view == ALL:
                 heading = heading_rule("host", self.size.width)
                 lines = [heading, *host_lines(node, self._trends, self.size.width, now)]
             else:
-                room = self.query_one("#body").size.height
                 lines = host_plots(node, self._trends, self.size.width, room, now)
+            listed = listing_lines(node, self.size.width, HOST_LABEL_WIDTH, old=old)
+            if self._lists if self.view == ALL else len(lines) + len(listed) <= room:
+                lines += listed
             self.query_one("#host", Canvas).show(lines)
         if node.hello is not None and self.query_one("#processes", TableView).display:
             rows = process_rows(node.hello, node.processes, old=old)
@@ -231,7 +236,11 @@ class NodeScreen(ViewerScreen):
         gpus = len(node.facts)
         if self.view == ALL:
             host = host_height(self.size.width, len(host_metrics(node.metrics)))
-            self._band, *parts = heights(room, gpus, host, len(node.processes))
+            listed = len(listing_lines(node, self.size.width, HOST_LABEL_WIDTH, old=False))
+            without, with_listed = (heights(room, gpus, host + n, len(node.processes)) for n in (0, listed))
+            # Ports and file systems must not hide anything else.
+            self._lists = [*map(bool, without)] == [*map(bool, with_listed)]
+            self._band, *parts = with_listed if self._lists else without
             lines = dict(zip(("#gpus", "#plots", "#host", "#processes"), parts, strict=True))
         else:
             self._band = max(0, (room - 1) // gpus) if gpus else 0

@@ -1,0 +1,72 @@
+"""Listings of a node, such as its ports: each row is read in a thread of its own.
+
+A dead file server or a stuck adapter blocks whoever reads it, for minutes or until the node is rebooted. It
+must neither stop the agent's ticks nor keep the other rows from being read.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+
+from gswarm_agent.metrics import LISTING_S
+from gswarm_agent.probes.rates import SECOND_NS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Dict, Mapping, Optional, Sequence, Set, TypeAlias
+
+    from gswarm_agent.frame import NamedRow, Row
+
+    Readers: TypeAlias = "Mapping[str, Callable[[], Row]]"
+
+_PERIOD_NS = round(LISTING_S * SECOND_NS)
+_WAIT_S = 0.02
+"""Time for which a tick waits for all rows; those that take longer go with a later tick."""
+
+
+class Listing:
+    """Reads named rows every 10 s; ``find`` returns a function for each, and must not block.
+
+    ``hung`` are the rows whose function hasn't returned in that time: they have no values until it does.
+    """
+
+    def __init__(self, find: Callable[[int], Readers]) -> None:
+        self.hung: Sequence[str] = ()
+        self._find = find
+        self._names: Sequence[str] = ()
+        self._rows: Dict[str, Row] = {}
+        self._running: Set[str] = set()
+        self._stuck: Set[str] = set()
+        self._due = 0
+
+    def take(self, now_ns: int) -> Optional[Sequence[NamedRow]]:
+        """Return the rows once they are complete, or those there are after 10 s; None at other times."""
+        if now_ns >= self._due and not self._names:
+            self._due = now_ns + _PERIOD_NS
+            readers, self._rows = self._find(now_ns), {}
+            self._names, self._stuck = list(readers), set(self._running)
+            threads = [self._start(name, readers[name]) for name in readers if name not in self._running]
+            until = time.monotonic() + _WAIT_S
+            for thread in threads:
+                thread.join(max(0.0, until - time.monotonic()))
+        running = [name for name in self._names if name in self._running]
+        if not self._names or (now_ns < self._due and not self._stuck.issuperset(running)):
+            return None
+        self.hung = running
+        names, self._names = self._names, ()
+        return [(name, self._rows.get(name)) for name in names]
+
+    def _start(self, name: str, read: Callable[[], Row]) -> threading.Thread:
+        rows = self._rows  # a later answer must not get among newer rows
+
+        def work() -> None:
+            with suppress(OSError, ValueError, LookupError):
+                rows[name] = read()
+            self._running.discard(name)
+
+        self._running.add(name)
+        thread = threading.Thread(target=work, name=f"listing {name}", daemon=True)
+        thread.start()
+        return thread
