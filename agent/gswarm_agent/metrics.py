@@ -254,19 +254,20 @@ def _of_host(name: str, unit: str, sql: str, *texts: str, words: Tuple[str, ...]
     """Return a metric of a port or mount; ``texts`` are its source, its meaning, and its kind if no gauge."""
     source, meaning, kind = (*texts, GAUGE)[:3]
     label = name.replace("_", " ")
+    meaning += f": {', '.join(f'{at} {word}' for at, word in enumerate(words) if word)}" if words else ""
     return Metric(name, label, label, unit, kind, sql, source, meaning, None, None, HOST, LISTING_S, words)
 
 
 PORT_ERRORS = (
-    "symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "local_ack_timeout_err",
-    "carrier_changes", "rx_errors", "tx_errors",
-)  # fmt: skip
+    *("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors"),
+    *("local_ack_timeout_err", "carrier_changes", "rx_errors", "tx_errors"),
+)
 """Counters of a port that hardly grow while nothing is wrong."""
 _NET, _PORT = "/sys/class/net/*", "/sys/class/infiniband/*/ports/*"
 # fmt: off
 PORT_METRICS: Tuple[Metric, ...] = (
     _of_host("state", "state", "SMALLINT", f"{_PORT}/state; {_NET}/operstate", "State of the port",
-             words=("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")),
+             words=("", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")),
     _of_host("phys_state", "state", "SMALLINT", f"{_PORT}/phys_state", "Physical state of the port",
              words=("", "Sleep", "Polling", "Disabled", "Training", "LinkUp", "ErrorRecovery", "PhyTest")),
     _of_host("rate_gbit_s", "Gbit/s", "FLOAT", f"{_PORT}/rate; {_NET}/speed", "Rate of the link"),

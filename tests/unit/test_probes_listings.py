@@ -169,9 +169,7 @@ def test_dead_file_server_stops_neither_ticks_nor_other_rows(
         assert rows["/home/ada"] is None
         assert rows["/tmp"] is not None
         reason = "/home/ada: no answer for 10 s"
-        assert [note.message for note in samples.notes if "mounts" in note.message] == [
-            f"no longer measures all mounts: {reason}"
-        ]
+        assert reason in [note.message for note in samples.notes]
         assert probe.facts()[2]["mounts"] == reason
         probe.read(2 * LOOK)
         finish(but="/home/ada")

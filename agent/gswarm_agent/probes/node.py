@@ -27,7 +27,7 @@ from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional, Sequence, Tuple
+    from typing import Dict, Optional, Sequence, Tuple
 
 _SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.02, 0.5
 _WAIT_SHARE = 0.9
@@ -95,7 +95,14 @@ class NodeProbe:
             hung = self._hung()
             taken = {kind: listing.take(now_ns) for kind, listing in self._listings.items()}
             listings = {kind: named for kind, named in taken.items() if named is not None}
-            of_host = [*self._host.take_notes(), *_changes(hung, self._hung())]
+            of_host = self._host.take_notes()
+            if (now_hung := self._hung()) != hung:
+                why = "; ".join(now_hung.values())
+                of_host.append(
+                    Note("unmeasured", WARNING, why)
+                    if why
+                    else Note("measured", INFO, "all ports and file systems answer again")
+                )
         rows = self._gpus.gather(until)
         notes = [*of_host, *self._counters.take_notes(), *self._gpus.take_notes()]
         processes = self._gpus.take_processes()
@@ -115,10 +122,3 @@ class NodeProbe:
         """See Probe."""
         self._gpus.close()
         self._counters.close()
-
-
-def _changes(before: Dict[str, str], now: Dict[str, str]) -> List[Note]:
-    """Return notes about listings whose rows don't answer, or answer again; the hello repeats the reasons."""
-    lost = [Note("unmeasured", WARNING, f"no longer measures all {kind}: {why}") for kind, why in now.items()]
-    back = [Note("measured", INFO, f"measures all {kind} again") for kind in before if kind not in now]
-    return [] if before == now else [*lost, *back]

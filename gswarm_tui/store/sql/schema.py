@@ -62,13 +62,8 @@ class TableSchema:
 
 def _metrics(metrics: tuple[Metric, ...]) -> tuple[ColumnSchema, ...]:
     digits = {"FLOAT": ", rounded: whole from 100, one digit after the point from 10, else two"}
-    words = {m: ", ".join(f"{at} {word}" for at, word in enumerate(m.words) if word) for m in metrics}
     return tuple(
-        ColumnSchema(
-            m.name,
-            m.sql,
-            f"{m.meaning} [{words[m] or m.unit}]{digits.get(m.sql, '')}; NULL where not measured",
-        )
+        ColumnSchema(m.name, m.sql, f"{m.meaning} [{m.unit}]{digits.get(m.sql, '')}; NULL where not measured")
         for m in metrics
     )
 
