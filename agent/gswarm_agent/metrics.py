@@ -25,10 +25,12 @@ MIN_INTERVAL_MS, MAX_INTERVAL_MS = 100, 60_000
 """Bounds of the time between samples, for the command line, the screen and the agent alike."""
 
 CORE, NVLINK, PCIE, HOST, PROCESSES, COUNTERS = "core", "nvlink", "pcie", "host", "processes", "counters"
+HEALTH = "health"
 METRIC_GROUPS: Dict[str, str] = {
     CORE: "load, memory, power, clocks, temperatures, errors of GPUs; always on",
     NVLINK: "bytes over NVLink",
     PCIE: "bytes over PCIe",
+    HEALTH: "links, remapped memory, recovery and limits of GPUs",
     HOST: "CPU, memory, disks and network of nodes",
     PROCESSES: "processes on GPUs",
     COUNTERS: "hardware counters of CPUs, in node-exclusive jobs; off by default",
@@ -140,6 +142,64 @@ GPU_METRICS: Tuple[Metric, ...] = (
     Metric("pstate", "performance state", "pstate", "P", GAUGE, "SMALLINT",
            "nvmlDeviceGetPerformanceState",
            "Performance state, from 0 (fastest) to 15 (slowest)", top=15, period_s=10),
+    Metric("power_instant_w", "instant power", "powernow", "W", GAUGE, "FLOAT",
+           "field 186 NVML_FI_DEV_POWER_INSTANT / 1000",
+           "Power at one moment; power_w is a mean of 1 s on most GPUs", top_fact="power_limit_w",
+           period_s=1),
+    Metric("module_power_w", "module power", "modpower", "W", GAUGE, "FLOAT",
+           "field 186 NVML_FI_DEV_POWER_INSTANT / 1000, scope 1",
+           "Power of the module, with CPU and memory, at one moment", group=HEALTH, period_s=1),
+    Metric("power_limit_now_w", "power limit now", "limit", "W", GAUGE, "FLOAT",
+           "nvmlDeviceGetEnforcedPowerLimit / 1000",
+           "Power limit in force, the lowest of all limits", top_fact="power_limit_w",
+           group=HEALTH, period_s=10),
+    Metric("temp_margin_c", "temp margin", "margin", "°C", GAUGE, "SMALLINT",
+           "nvmlDeviceGetMarginTemperature; else the slowdown threshold - temp_c",
+           "Degrees until the GPU slows down", group=HEALTH, period_s=10),
+    Metric("app_sm_clock_mhz", "app SM clock", "appclock", "MHz", GAUGE, "INTEGER",
+           "nvmlDeviceGetApplicationsClock(NVML_CLOCK_SM)",
+           "Clock that applications may use at most", top_fact="sm_clock_max_mhz", group=HEALTH, period_s=60),
+    Metric("app_mem_clock_mhz", "app memory clock", "appmem", "MHz", GAUGE, "INTEGER",
+           "nvmlDeviceGetApplicationsClock(NVML_CLOCK_MEM)",
+           "Memory clock that applications may use at most", top_fact="mem_clock_max_mhz",
+           group=HEALTH, period_s=60),
+    Metric("pcie_gen", "PCIe generation", "pciegen", "", GAUGE, "SMALLINT",
+           "nvmlDeviceGetCurrPcieLinkGeneration",
+           "PCIe generation now; NULL while idle below its maximum, as links sleep",
+           group=HEALTH, period_s=10),
+    Metric("pcie_width", "PCIe lanes", "lanes", "lanes", GAUGE, "SMALLINT",
+           "nvmlDeviceGetCurrPcieLinkWidth",
+           "PCIe lanes now; NULL while idle below their maximum", group=HEALTH, period_s=10),
+    Metric("pcie_replays", "PCIe replays", "replays", "", COUNTER, "BIGINT",
+           "field 94 NVML_FI_DEV_PCIE_REPLAY_COUNTER",
+           "PCIe packets that were sent again since the driver was loaded", group=HEALTH, period_s=10),
+    Metric("remapped_correctable", "remaps, corrected", "remapcorr", "rows", COUNTER, "INTEGER",
+           "nvmlDeviceGetRemappedRows.corrRows",
+           "Memory rows replaced after corrected errors", group=HEALTH, period_s=60),
+    Metric("remapped_uncorrectable", "remaps, uncorr.", "remapbad", "rows", COUNTER, "INTEGER",
+           "nvmlDeviceGetRemappedRows.uncRows",
+           "Memory rows replaced after uncorrected errors", group=HEALTH, period_s=60),
+    Metric("remap_pending", "remap pending", "remapwait", "", GAUGE, "SMALLINT",
+           "nvmlDeviceGetRemappedRows.isPending",
+           "1 if a memory row will be replaced at the next reset of the GPU", group=HEALTH, period_s=60),
+    Metric("remap_failed", "remap failed", "remapfail", "", GAUGE, "SMALLINT",
+           "nvmlDeviceGetRemappedRows.failureOccurred",
+           "1 if a memory row could not be replaced", group=HEALTH, period_s=60),
+    Metric("recovery_action", "recovery action", "recovery", "", GAUGE, "SMALLINT",
+           "field 230 NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",
+           "0 none, 1 reset GPU, 2 reboot node, 3 drain P2P, 4 drain and reset, 5 recover IMEX domain, "
+           "6 reset bus, 7 reboot system", group=HEALTH, period_s=10),
+    Metric("nvlink_errors", "NVLink errors", "nverrors", "", COUNTER, "BIGINT",
+           "fields 38 + 45 + 52, else 161 + 163 of each link; NVLink 5: 206 to 212",
+           "Errors of all NVLinks: CRC errors and replays; NVLink 5: bad and lost packets",
+           group=HEALTH, period_s=10),
+    Metric("nvlink_recoveries", "NVLink recovered", "nvrecover", "", COUNTER, "BIGINT",
+           "field 59, else 162 of each link; NVLink 5: 215",
+           "Recoveries of NVLinks", group=HEALTH, period_s=10),
+    Metric("fabric_state", "fabric state", "fabric", "", GAUGE, "SMALLINT",
+           "nvmlDeviceGetGpuFabricInfoV.state",
+           "Registration with the NVLink fabric: 1 not started, 2 in progress, 3 completed",
+           group=HEALTH, period_s=60),
 )
 
 HOST_METRICS: Tuple[Metric, ...] = (
@@ -375,6 +435,16 @@ REASON_HW_SLOWDOWN = 0x8
 REASON_SW_THERMAL = 0x20
 REASON_HW_THERMAL = 0x40
 REASON_POWER_BRAKE = 0x80
+RECOVERY_ACTIONS: Dict[int, str] = {
+    1: "reset the GPU",
+    2: "reboot the node",
+    3: "drain peer-to-peer traffic",
+    4: "drain the GPU, then reset it",
+    5: "recover the IMEX domain",
+    6: "reset the GPU's bus",
+    7: "reboot the whole system",
+}
+"""What the driver asks for (nvml.h, nvmlDeviceGpuRecoveryAction_t), by the values of recovery_action."""
 REASON_NAMES: Dict[int, str] = {
     0x1: "idle",
     0x2: "applications clocks",

@@ -9,13 +9,18 @@ from pathlib import Path
 import pytest
 
 from gswarm_agent.frame import ERROR, INFO, WARNING
-from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COUNTERS, GPU_METRICS, RATE
+from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COUNTERS, GPU_METRICS, HEALTH, RATE
 from gswarm_agent.probes.gpus.nvidia_gpu import STRIKES
 from tests.cluster.standin import Event, GpuProcess, MigDevice, Return, Scenario, read_counters
 from tests.integration.heads import eventually
 from tests.integration.probe_driver import AS_AGENTS_S, ProbeProcess
 from tests.integration.probe_stage import Stage, about, values
 
+NO_FAULT = (
+    *("pcie_replays", "remapped_correctable", "remapped_uncorrectable", "remap_pending", "remap_failed"),
+    *("recovery_action", "nvlink_errors", "nvlink_recoveries"),
+)
+HEALTH_COLUMNS = [metric.name for metric in GPU_METRICS if metric.group == HEALTH]
 RATES = {metric.name for metric in GPU_METRICS if metric.kind == RATE}
 
 
@@ -57,8 +62,8 @@ def test_every_metric_equals_the_drivers_value(stage: Stage) -> None:
     for i, (before, row) in enumerate(zip(first.gpus, later.gpus, strict=True)):
         assert before is not None
         assert row is not None
-        assert {name for name, value in before.items() if value is None} == RATES
-        gauges = {name: value for name, value in row.items() if name not in RATES}
+        assert {name for name, value in before.items() if value is None} == {*RATES, "module_power_w"}
+        gauges = {name: value for name, value in row.items() if name not in {*RATES, "module_power_w"}}
         assert gauges.pop("energy_mj") is None, "it isn't due"
         energy = before["energy_mj"]
         assert gauges == {
@@ -74,6 +79,15 @@ def test_every_metric_equals_the_drivers_value(stage: Stage) -> None:
             "ecc_corrected": 10 + i,
             "ecc_uncorrected": i,
             "pstate": i,
+            "power_instant_w": 70,
+            "power_limit_now_w": 700,
+            "temp_margin_c": 55,
+            "app_sm_clock_mhz": 1980,
+            "app_mem_clock_mhz": 2619,
+            "pcie_gen": 5,
+            "pcie_width": 16,
+            "fabric_state": 3,
+            **dict.fromkeys(NO_FAULT, 0),
         }
         counter = truth[scenario.gpus[i].uuid]["energy_mj"]
         assert isinstance(energy, int)
@@ -113,6 +127,68 @@ def test_energy_counter_of_a_whole_module_is_not_the_gpus(stage: Stage) -> None:
         assert first is not None
         assert second is not None
         assert (first["energy_mj"], second["energy_mj"] is None) == (None, False)
+
+
+def test_health_of_one_odd_gpu(stage: Stage) -> None:
+    scenario = Scenario.of("n", 3, utilization_percent=90)
+    odd, idle = scenario.gpus[1], scenario.gpus[2]
+    odd.pcie_gen, odd.pcie_width, odd.pcie_replays = 4, 8, 3
+    odd.remapped_corrected, odd.remapped_uncorrected, odd.remapped_pending, odd.remapped_failure = 5, 2, 1, 1
+    odd.nvlink_crc_errors, odd.nvlink_replays, odd.nvlink_recoveries = 37, 100, 4
+    odd.recovery_action, odd.fabric_state, odd.power_instant_mw, odd.module_power_mw = 4, 2, 512_500, 900_000
+    odd.power_limit_mw, odd.app_sm_clock_mhz = 450_000, 1410
+    # Without the margin, it is the slowdown threshold of 87 °C less the temperature.
+    odd.answers = {"nvmlDeviceGetMarginTemperature": Return.FUNCTION_NOT_FOUND}
+    odd.temperature_c = 80
+    idle.utilization_percent, idle.pcie_gen = 0, 1
+    stage.set(scenario)
+    with stage.node() as node:
+        reasons = node.facts().capabilities
+        reading = node.read()
+    row = reading.gpus[1]
+    assert row is not None
+    assert {name: row[name] for name in HEALTH_COLUMNS} == {
+        "pcie_gen": 4,
+        "pcie_width": 8,
+        "pcie_replays": 3,
+        "remapped_correctable": 5,
+        "remapped_uncorrectable": 2,
+        "remap_pending": 1,
+        "remap_failed": 1,
+        "recovery_action": 4,
+        "nvlink_errors": 137,
+        "nvlink_recoveries": 4,
+        "fabric_state": 2,
+        "temp_margin_c": 7,
+        "power_limit_now_w": 450,
+        "app_sm_clock_mhz": 1410,
+        "app_mem_clock_mhz": 2619,
+        "module_power_w": 900,
+    }
+    assert row["power_instant_w"] == 512.5
+    # An idle GPU's link may sleep, so its speed says nothing.
+    assert values(reading, "pcie_gen") == [5, 4, None]
+    assert values(reading, "pcie_width") == [16, 8, None]
+    assert "gpu1.module_power_w" not in reasons
+    assert "board" in reasons["gpu0.module_power_w"]
+
+
+@pytest.mark.parametrize(
+    ("version", "answers"),
+    [
+        pytest.param(6, {}, id="totals"),
+        pytest.param(6, dict.fromkeys((38, 59), Return.NOT_SUPPORTED), id="each link"),
+        pytest.param(7, {}, id="NVLink 5"),
+    ],
+)
+def test_nvlink_errors_of_all_generations(stage: Stage, version: int, answers: dict[str | int, int]) -> None:
+    levels = {"nvlink_crc_errors": 37, "nvlink_replays": 100, "nvlink_recoveries": 4}
+    scenario = Scenario.of("n", 1, nvlink_version=version, **levels)
+    scenario.answers = answers
+    stage.set(scenario)
+    with stage.node() as node:
+        reading = node.read()
+    assert (values(reading, "nvlink_errors"), values(reading, "nvlink_recoveries")) == ([137], [4])
 
 
 @pytest.mark.parametrize(
@@ -341,6 +417,8 @@ def test_a_gpu_on_which_every_call_fails_is_lost(stage: Stage, code: Return, rea
         functions = [
             *("UtilizationRates", "MemoryInfo_v2", "PowerUsage", "TemperatureV", "ClockInfo", "FieldValues"),
             *("TotalEnergyConsumption", "CurrentClocksEventReasons", "TotalEccErrors", "PerformanceState"),
+            *("CurrPcieLinkGeneration", "RemappedRows", "MarginTemperature", "EnforcedPowerLimit"),
+            *("ApplicationsClock", "GpuFabricInfoV"),
         ]
         stage.scenario.gpus[0].answers = {f"nvmlDeviceGet{name}": code for name in functions}
         stage.write()

@@ -37,7 +37,8 @@ def cell(value: float | None, metric: Metric) -> str:
         return "slow" if slowed else "cap" if capped else "ok"
     if metric.unit == "P":
         return f"P{value:.0f}"
-    if metric.unit in ("%", "°C", "W", "MHz", "errors"):
+    counts = not metric.unit and metric.sql != "FLOAT"
+    if counts or metric.unit in ("%", "°C", "W", "MHz", "errors", "rows", "lanes"):
         return f"{value:.0f}" if value < 9999.5 else digits(value)
     shown = value * shown_unit(metric).factor
     if metric.unit == "mJ" and 0.0005 <= shown < 0.0995:  # a GPU's first minutes: ".012"

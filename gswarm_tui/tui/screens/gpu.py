@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import ClassVar
 
 import numpy as np
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
-from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS, REASON_NAMES, Metric
+from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS, HEALTH, REASON_NAMES, Metric
 from gswarm_tui.common.quantities import DASH, energy
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.throttling import HARMFUL, reason_names
@@ -37,7 +38,13 @@ NARROW = 1 + LABEL_WIDTH + 1 + VALUE_WIDTH + 2 + BAR_WIDTH
 MEANING_LEAST = 30
 
 
-def metric_lines(node: NodeState, row: int, cells: int, now: float) -> list[Spans]:
+_USUAL = tuple(metric for metric in GPU_METRICS if metric.group != HEALTH)
+"""The metrics of the overview, which has a block for health."""
+
+
+def metric_lines(
+    node: NodeState, row: int, cells: int, now: float, metrics: Collection[Metric] = GPU_METRICS
+) -> list[Spans]:
     """Return a line per metric; an unmeasured one shows the reason in the place of its meaning."""
     if row >= len(node.facts):
         return []
@@ -45,6 +52,8 @@ def metric_lines(node: NodeState, row: int, cells: int, now: float) -> list[Span
     room = cells - NARROW - 2
     lines: list[Spans] = []
     for metric, value in zip(GPU_METRICS, node.gpus[row].tolist(), strict=True):
+        if metric not in metrics:
+            continue
         label = Span(f" {metric.label:<{LABEL_WIDTH}} ", "dim")
         if metric.unit == "bits":
             words, role = reasons_text(value)
@@ -165,7 +174,8 @@ class GpuScreen(ViewerScreen):
         metrics, plots = self.query_one("#metrics", Canvas), self.query_one("#plots", Canvas)
         processes = self.query_one("#processes", TableView)
         if metrics.display:
-            metrics.show(metric_lines(node, self.gpu, metrics.size.width, now))
+            shown = GPU_METRICS if self.view == METRICS else _USUAL
+            metrics.show(metric_lines(node, self.gpu, metrics.size.width, now, shown))
         if plots.display:
             plots.show(self._plot_lines(node, plots.size.width - 1, plots.size.height, now))
         if processes.display and node.hello is not None:
@@ -187,7 +197,7 @@ class GpuScreen(ViewerScreen):
         self.query_one("#upper").display = view != PROCESSES
         number = sum(p.gpu == self.gpu for p in self.state.processes)
         lines = processes.heading_height + max(1, min(number, PROCESSES_MOST))
-        processes.display = view == PROCESSES or (view == ALL and room.height >= len(GPU_METRICS) + 1 + lines)
+        processes.display = view == PROCESSES or (view == ALL and room.height >= len(_USUAL) + 1 + lines)
         processes.styles.height = "1fr" if view == PROCESSES else lines
 
     def _plot_lines(self, node: NodeState, cells: int, height: int, now: float) -> list[Spans]:

@@ -15,6 +15,7 @@ from gswarm_agent.metrics import (
     GPU_COLUMNS,
     GPU_COUNTERS,
     GPU_METRICS,
+    HEALTH,
     HOST_BY_NAME,
     PROCESS_COLUMNS,
     PROCESS_METRICS,
@@ -38,7 +39,7 @@ from gswarm_tui.tui.widgets.table import Row, TableColumn
 FROZEN = 1
 """Columns before the metrics: the GPU's index."""
 _REASONS = GPU_BY_NAME["clock_reasons"]
-_OTHERS = [metric for metric in GPU_METRICS if metric is not _REASONS]
+_OTHERS = [metric for metric in GPU_METRICS if metric is not _REASONS and metric.group != HEALTH]
 _AFTER_CLOCK = _OTHERS.index(GPU_BY_NAME["sm_clock_mhz"]) + 1
 TABLE_METRICS = (*_OTHERS[:_AFTER_CLOCK], _REASONS, *_OTHERS[_AFTER_CLOCK:])
 """Metrics in the order of the columns: the reasons stand beside the clock that they hold down."""

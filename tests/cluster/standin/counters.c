@@ -64,7 +64,8 @@ typedef struct {
 
 _Static_assert(sizeof(Field) == 40, "nvmlFieldValue_t");
 
-enum Source { LEVEL, COUNTER, PCIE_COUNT, LINK_KIB, LINK_BYTES, LINK_SPEED };
+enum { MODULE = 1 }; /* NVML_POWER_SCOPE_MODULE */
+enum Source { LEVEL, LINK_ERRORS, COUNTER, PCIE_COUNT, LINK_KIB, LINK_BYTES, LINK_SPEED };
 
 static const struct {
     unsigned id;
@@ -76,6 +77,10 @@ static const struct {
     {4, LEVEL, L_ecc_uncorrected_volatile, ULONGLONG},
     {5, LEVEL, L_ecc_corrected_aggregate, ULONGLONG},
     {6, LEVEL, L_ecc_uncorrected_aggregate, ULONGLONG},
+    {38, LINK_ERRORS, -1, ULONGLONG},
+    {45, LINK_ERRORS, L_nvlink_crc_errors, ULONGLONG},
+    {52, LINK_ERRORS, L_nvlink_replays, ULONGLONG},
+    {59, LINK_ERRORS, L_nvlink_recoveries, ULONGLONG},
     {74, COUNTER, C_throttle_power_ns, ULONGLONG},
     {75, COUNTER, C_throttle_sw_thermal_ns, ULONGLONG},
     {82, LEVEL, L_memory_temperature_c, UINT},
@@ -89,9 +94,12 @@ static const struct {
     {143, LEVEL, L_remapped_uncorrected, UINT},
     {144, LEVEL, L_remapped_pending, UINT},
     {145, LEVEL, L_remapped_failure, UINT},
+    {161, LINK_ERRORS, L_nvlink_replays, ULONGLONG},
+    {162, LINK_ERRORS, L_nvlink_recoveries, ULONGLONG},
+    {163, LINK_ERRORS, L_nvlink_crc_errors, ULONGLONG},
     {164, LINK_SPEED, L_nvlink_speed_mbps, UINT},
     {185, LEVEL, L_power_mw, UINT},
-    {186, LEVEL, L_power_mw, UINT},
+    {186, LEVEL, L_power_instant_mw, UINT},
     {187, LEVEL, L_power_limit_min_mw, UINT},
     {188, LEVEL, L_power_limit_max_mw, UINT},
     {189, LEVEL, L_power_limit_default_mw, UINT},
@@ -100,6 +108,15 @@ static const struct {
     {198, PCIE_COUNT, C_pcie_rx_bytes, ULONGLONG},
     {202, LINK_BYTES, C_nvlink_tx_kib, ULONGLONG},
     {204, LINK_BYTES, C_nvlink_rx_kib, ULONGLONG},
+    {206, LINK_ERRORS, -1, ULONGLONG},
+    {207, LINK_ERRORS, -1, ULONGLONG},
+    {208, LINK_ERRORS, L_nvlink_crc_errors, ULONGLONG},
+    {209, LINK_ERRORS, -1, ULONGLONG},
+    {210, LINK_ERRORS, -1, ULONGLONG},
+    {211, LINK_ERRORS, -1, ULONGLONG},
+    {212, LINK_ERRORS, L_nvlink_replays, ULONGLONG},
+    {215, LINK_ERRORS, L_nvlink_recoveries, ULONGLONG},
+    {230, LEVEL, L_recovery_action, UINT},
     {269, COUNTER, C_throttle_sw_thermal_ns, ULONGLONG},
     {270, COUNTER, C_throttle_hw_thermal_ns, ULONGLONG},
     {271, COUNTER, C_throttle_power_brake_ns, ULONGLONG},
@@ -115,6 +132,19 @@ static int link_share(const Gpu *gpu, int link, uint64_t total, uint64_t *value)
         return INVALID_ARGUMENT;
     *value = link == ALL_LINKS ? total : (total + (uint64_t)link) / (uint64_t)links;
     return OK;
+}
+
+/* Before NVLink 5 there are totals (38 to 59) and counts of each link (161 to 163), from NVLink 5 on counts of all
+ * links (206 to 215), as the change log of nvml.h and DCGM's NvmlFieldRequiresNvLinkAggregate say. */
+static int link_errors(const Gpu *gpu, const Field *field, int level, uint64_t *value)
+{
+    int five = gpu->level[L_nvlink_version] >= 7, of_link = field->id >= 161 && field->id <= 163;
+    *value = level < 0 ? 0 : (uint64_t)gpu->level[level];
+    if (gpu->level[L_nvlink_links] <= 0 || five != (field->id >= 206))
+        return NOT_SUPPORTED;
+    if (five && (int)field->scope != ALL_LINKS)
+        return INVALID_ARGUMENT;
+    return of_link ? link_share(gpu, (int)field->scope, *value, value) : OK;
 }
 
 enum { PWR_SMOOTHING = 0 };
@@ -153,7 +183,11 @@ static int field_value(const Gpu *gpu, Field *field, unsigned id)
     uint64_t value = 0;
     int verdict = OK, index = fields[i].index;
     field->type = fields[i].type;
-    if (fields[i].source == LEVEL || fields[i].source == LINK_SPEED) {
+    if (field->id == 186 && field->scope == MODULE)
+        index = L_module_power_mw;
+    if (fields[i].source == LINK_ERRORS) {
+        verdict = link_errors(gpu, field, index, &value);
+    } else if (fields[i].source == LEVEL || fields[i].source == LINK_SPEED) {
         value = (uint64_t)gpu->level[index];
         verdict = gpu->level[index] == ABSENT ? NOT_SUPPORTED : OK;
     } else {

@@ -127,6 +127,37 @@ int nvmlDeviceGetTemperatureThreshold(Handle device, unsigned threshold, unsigne
     return put(gpu, threshold == 0 ? L_shutdown_temperature_c : L_slowdown_temperature_c, celsius);
 }
 
+typedef struct {
+    unsigned version;
+    int celsius;
+} MarginTemperature;
+
+int nvmlDeviceGetMarginTemperature(Handle device, MarginTemperature *margin)
+{
+    AIM(device, GPU_ONLY);
+    return margin->version != (1 << 24 | 8) ? VERSION_MISMATCH
+                                            : put(gpu, L_temperature_margin_c, (unsigned *)&margin->celsius);
+}
+
+int nvmlDeviceGetApplicationsClock(Handle device, unsigned type, unsigned *mhz)
+{
+    AIM(device, GPU_ONLY);
+    return put(gpu, type == 2 ? L_app_memory_clock_mhz : L_app_sm_clock_mhz, mhz);
+}
+
+typedef struct {
+    unsigned version;
+    unsigned char cluster_uuid[16];
+    int status;
+    unsigned clique, state, health;
+} FabricInfo;
+
+int nvmlDeviceGetGpuFabricInfoV(Handle device, FabricInfo *info)
+{
+    AIM(device, GPU_ONLY);
+    return info->version != (2 << 24 | 36) ? VERSION_MISMATCH : put(gpu, L_fabric_state, &info->state);
+}
+
 /* ---- utilisation: not measured on a GPU in MIG mode */
 
 typedef struct {
@@ -421,5 +452,4 @@ HAS_NOT(nvmlDeviceGetDriverModel)
 HAS_NOT(nvmlDeviceGetDriverModel_v2)
 HAS_NOT(nvmlDeviceGetConfComputeMemSizeInfo)
 HAS_NOT(nvmlDeviceGetGpuFabricInfo)
-HAS_NOT(nvmlDeviceGetGpuFabricInfoV)
 HAS_NOT(nvmlDeviceGetProcessesUtilizationInfo)

@@ -197,6 +197,16 @@ class StandinGpu:
     """A bit for each NVLink at half the speed."""
     nvlink_peer: int | None = None
     """The GPU to which all NVLinks lead, None for NVSwitches."""
+    nvlink_crc_errors: int | None = 0
+    nvlink_replays: int | None = 0
+    nvlink_recoveries: int | None = 0
+    fabric_state: int | None = 3
+    recovery_action: int | None = 0
+    power_instant_mw: int | None = 70_000
+    module_power_mw: int | None = None
+    temperature_margin_c: int | None = 55
+    app_sm_clock_mhz: int | None = 1980
+    app_memory_clock_mhz: int | None = 2619
     nvlink_speed_mbps: int | None = 26562
 
     energy_mj_per_s: int | None = None

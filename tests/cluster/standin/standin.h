@@ -47,6 +47,8 @@ enum { MAX_RULES = 48, MAX_SEGMENTS = 4 };
     X(pcie_gen) X(pcie_gen_max) X(pcie_width) X(pcie_width_max) X(pcie_replays) X(pcie_counts_wrap)         \
     X(has_gpm)                                                                                              \
     X(nvlink_links) X(nvlink_version) X(nvlink_down) X(nvlink_slow) X(nvlink_peer)                          \
+    X(nvlink_crc_errors) X(nvlink_replays) X(nvlink_recoveries) X(fabric_state) X(recovery_action)          \
+    X(power_instant_mw) X(module_power_mw) X(temperature_margin_c) X(app_sm_clock_mhz) X(app_memory_clock_mhz) \
     X(nvlink_speed_mbps)
 
 #define COUNTERS(X)                                                                                         \

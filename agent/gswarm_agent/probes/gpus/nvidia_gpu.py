@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gswarm_agent.frame import ERROR, WARNING, Note
 from gswarm_agent.probes.gpus.nvidia_gpm import PcieGpm
+from gswarm_agent.probes.gpus.nvidia_health import health_sources
 from gswarm_agent.probes.gpus.nvidia_nvml import (
     GPU_IS_LOST,
     INVALID_ARGUMENT,
@@ -109,7 +110,8 @@ class Gpu:
 
     def find_sources(self) -> List[GpuSource]:
         """Return what may be read through the handle."""
-        return [*call_sources(self._nvml), *field_sources(self._nvml, self.handle)]
+        nvml = self._nvml
+        return [*call_sources(nvml), *field_sources(nvml, self.handle), *health_sources(nvml)]
 
     def has_mig(self) -> bool:
         """Return whether the GPU is divided into MIG instances."""
@@ -303,6 +305,8 @@ class Gpu:
     def _reason(self, source: GpuSource, code: int) -> str:
         if code == NOT_SUPPORTED and "util_pct" in source.columns and self.has_mig():
             return "MIG is on: NVML has no utilisation for the GPU as a whole"
+        if code in UNSUPPORTED and "module_power_w" in source.columns:
+            return "this GPU isn't part of a module: power_w is that of its board"
         return reason_of(code)
 
     def _mark_lost(self, reason: str) -> None:

@@ -88,14 +88,21 @@ class CallSource(GpuSource):
 
 
 class FieldSource(GpuSource):
-    """A column made of field values: their sum, or with ``scales`` its growth per second times the scale.
+    """A column made of field values: their sum times a factor, or with ``scales`` its growth per second.
 
     ``plans`` are alternative sets of fields, tried in order until the GPU supports one; each has its scale.
     """
 
-    def __init__(self, column: str, plans: Sequence[Sequence[Field]], scales: Sequence[float] = ()) -> None:
+    def __init__(
+        self,
+        column: str,
+        plans: Sequence[Sequence[Field]],
+        scales: Sequence[float] = (),
+        *,
+        factor: float = 1,
+    ) -> None:
         super().__init__((column,), len(plans))
-        self._plans, self._scales = plans, scales
+        self._plans, self._scales, self._factor = plans, scales, factor
         self._rate = Rate()
 
     @property
@@ -107,7 +114,7 @@ class FieldSource(GpuSource):
         """Return the column's value for its fields' numbers."""
         total = sum(numbers)
         if not self._scales:
-            return total
+            return total * self._factor
         growth = self._rate.update(total, now_ns)
         return None if growth is None else growth * self._scales[self.plan]
 

@@ -234,7 +234,7 @@ class GpuReader:
     def take_notes(self) -> List[Note]:
         """Return the notes since the last call."""
         notes, self._notes = self._notes, []
-        return _merged(notes, len(self.facts))
+        return _merged(notes, sum(gpu.parent_index is None for gpu in self.facts))
 
     def close(self) -> None:
         """End the process, but don't wait long for one that hangs."""

@@ -32,6 +32,16 @@ _MEMORY_MIB = 81_559
 _SM_CLOCK_MAX, _MEM_CLOCK_MAX = 1_980, 2_619
 _NVLINKS, _NVLINK_GB_S = 18, 26.562
 _BITS = (1 << 64) - 1
+_HEALTH: Values = {
+    "power_limit_now_w": _POWER_LIMIT_W,
+    "app_sm_clock_mhz": _SM_CLOCK_MAX,
+    "app_mem_clock_mhz": _MEM_CLOCK_MAX,
+    "pcie_gen": 5,
+    "pcie_width": 16,
+    "fabric_state": 3,
+    **dict.fromkeys(("pcie_replays", "nvlink_errors", "nvlink_recoveries", "recovery_action"), 0),
+    **dict.fromkeys(("remapped_correctable", "remapped_uncorrectable", "remap_pending", "remap_failed"), 0),
+}
 
 
 @dataclass(frozen=True)
@@ -187,6 +197,9 @@ class SimulatedGpu:
             "ecc_corrected": 0,
             "ecc_uncorrected": 0,
             "pstate": 0 if busy else 8,
+            "power_instant_w": round(power * (0.97 + 0.06 * noise(self._key + 9, t * 9)), 1),
+            "temp_margin_c": round(90 - temp),
+            **_HEALTH,
         }
 
     def _heat(self, t: float, level: float) -> float:
