@@ -246,7 +246,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.slurm": 450,
     "gswarm_tui.store": 7_275,
     "gswarm_tui.trials": 1_450,
-    "gswarm_tui.tui": 9_100,
+    "gswarm_tui.tui": 9_125,
 }
 
 
