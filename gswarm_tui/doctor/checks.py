@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from gswarm_agent.frame import gpu_label
 from gswarm_agent.metrics import COUNTER_RIGHTS, COUNTERS, OWN_PROCESSES
 from gswarm_tui.common.quantities import mebibytes, plural
 from gswarm_tui.doctor.report import Check, LocalReport, NodeReport
@@ -58,8 +59,8 @@ def _gpus(nodes: Sequence[NodeReport]) -> Iterator[Check]:
             if name == "gpu":
                 yield f"no GPU can be measured: {reason.rstrip('.')}."
             elif name.removeprefix("gpu").isdigit():
-                why = reason.rstrip(".")
-                yield f"GPU {name[3:]} doesn't answer: {why}; ask the administrators to reset it."
+                gpu, why = gpu_label(int(name[3:])), reason.rstrip(".")
+                yield f"GPU {gpu} doesn't answer: {why}; ask the administrators to reset it."
 
     return _grouped(True, nodes, texts)
 

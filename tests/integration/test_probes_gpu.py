@@ -535,6 +535,24 @@ def test_mig_instances_follow_their_gpu_with_memory_and_processes(stage: Stage) 
     assert note.gpu == 4, "the third GPU has the fifth place"
 
 
+def test_mig_instances_keep_their_places_while_their_gpu_hangs(stage: Stage) -> None:
+    scenario = Scenario.of("n", 2, memory_used_mib=9_000)
+    scenario.gpus[0].mig_mode = 1
+    scenario.gpus[0].migs = [MigDevice("MIG-1", 7, used_mib=1_000)]
+    stage.set(scenario)
+    with stage.node(wait_s=AS_AGENTS_S) as node:
+        node.until(lambda reading: values(reading, "mem_used_mib") == [9_000, 1_000, 9_000])
+        scenario.gpus[0].delays_ms["nvmlDeviceGetPowerUsage"] = 60_000
+        stage.write()
+        node.until(lambda reading: values(reading, "mem_used_mib") == ["lost", 1_000, 9_000])
+        assert "gpu0" in node.facts().capabilities
+        scenario.gpus[0].delays_ms.clear()
+        scenario.gpus[0].migs.clear()
+        stage.write()
+        node.until(lambda reading: any(note.gpu == 1 for note in reading.notes))
+        assert "gpu1000" in node.facts().capabilities, "the instance was deleted"
+
+
 def test_utilisation_that_stays_at_100_on_an_unused_gpu_is_not_busy(stage: Stage) -> None:
     scenario = Scenario.of("n", 3, utilization_percent=100, memory_used_mib=2, power_mw=90_000)
     scenario.gpus[1].memory_used_mib = 600  # a process that copies: an H200 drew 19 % of its limit so

@@ -86,12 +86,14 @@ UNMEASURED_TABLE = (
 def unmeasured_rows(node: NodeState) -> list[Row]:
     """Return a row per unmeasured metric with its reason."""
     rows: list[Row] = []
+    labels = {"mig": "MIG instances"} | {f"gpu{facts.index}": f"gpu{facts.label}" for facts in node.facts}
     for name, why in sorted(node.unmeasured.items()):
         where, _, metric = name.rpartition(".")
         known = GPU_BY_NAME.get(metric) or HOST_BY_NAME.get(metric)
-        label = COUNTER_RIGHTS.get(name, metric) if known is None else known.label
-        of_host, of_gpus = metric in HOST_BY_NAME or name == CPU_COUNTERS, metric in GPU_BY_NAME
-        place = where or ("host" if of_host else "all GPUs" if of_gpus or name == GPU_COUNTERS else "")
+        label = COUNTER_RIGHTS.get(name, labels.get(name, metric)) if known is None else known.label
+        of_host = metric in HOST_BY_NAME or name == CPU_COUNTERS
+        of_gpus = metric in GPU_BY_NAME or name == GPU_COUNTERS
+        place = labels.get(where, where) or ("host" if of_host else "all GPUs" if of_gpus else "")
         rows.append((Span(clean(label)), Span(clean(place), "dim"), Span(clean(why))))
     return rows
 
