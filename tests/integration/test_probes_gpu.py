@@ -352,11 +352,12 @@ def test_a_lost_gpu_is_noted_and_measured_again_when_it_returns(stage: Stage) ->
         assert values(node.read(), "temp_c") == [30, "lost", 30]
         assert not set(children) & set(node.children()), "who holds the GPU keeps it from a reset"
         assert node.read(skip_s=61).notes == [], "it is tried again, and still lost"
+        assert values(node.read(), "temp_c") == [30, "lost", 30]
 
         stage.scenario.gpus[1].lost = False
         stage.write()
-        assert values(node.read(), "temp_c") == [30, "lost", 30]
-        reading = node.read(skip_s=61)
+        assert values(node.read(skip_s=290), "temp_c") == [30, "lost", 30]
+        reading = node.read(skip_s=10)
         assert values(reading, "temp_c") == [30, 30, 30]
         (note,) = reading.notes
         assert (note.kind, note.severity, note.gpu) == ("gpu_back", INFO, 1)
@@ -372,8 +373,10 @@ def test_a_gpu_lost_at_the_start_doesn_t_stop_the_others(stage: Stage) -> None:
     stage.set(scenario)
     with stage.node() as node:
         facts = node.facts()
+        children = node.children()
         reading = node.read()
         assert values(reading, "temp_c") == ["lost", 30, "lost", 30]
+        assert node.children() == children, "the process that found them lost has ended before"
         assert sorted(note.gpu or 0 for note in reading.notes if note.kind == "gpu_lost") == [0, 2]
         scenario.gpus[0].lost_from_start = scenario.gpus[2].lost = False
         stage.write()

@@ -38,7 +38,9 @@ START_S = 10.0
 PATIENCE_S = 2.0
 """Time limit for the calls that read one GPU or process once."""
 RETRY_NS = 60 * SECOND_NS
-"""Pause before what hung is tried again."""
+"""Pause before what hung, or was just lost, is tried again."""
+LOST_RETRY_NS = 5 * RETRY_NS
+"""Pause before a GPU that is still lost is tried again: each time the node's others lose a second or two."""
 _CLOSE_S = 0.5
 _LOOK_S = 0.1
 """Time between two looks whether the driver's start hangs."""
@@ -255,13 +257,18 @@ class GpuReader:
             self._notes.append(Note("gpu_back", INFO, "reads the GPUs again"))
         return self._resting
 
-    def _let_go_of_lost(self) -> None:
-        """End the process if it has lost GPUs, which the next one leaves out."""
+    def _let_go_of_lost(self) -> bool:
+        """End the process if it has lost GPUs, which the next one leaves out; return whether it has."""
         lost = {(place, 0): reasons[""] for place, reasons in self._reasons.items() if "" in reasons}
-        if self._child is not None and self._child.asked_ns is None and lost.keys() - self._left_out.keys():
-            self.close()
-            self._hanging.update(lost)
-            self._left_out.update(dict.fromkeys(lost, self._now_ns + RETRY_NS))
+        busy = self._child is None or self._child.asked_ns is not None
+        if busy or not lost.keys() - self._left_out.keys():
+            return False
+        self.close()
+        for place in lost:
+            pause_ns = LOST_RETRY_NS if place in self._hanging else RETRY_NS
+            self._left_out[place] = self._now_ns + pause_ns
+        self._hanging.update(lost)
+        return True
 
     def _open(self, vendor: Vendor) -> str:
         """Start the process and wait until it has opened all GPUs; return why there are none."""
@@ -274,6 +281,8 @@ class GpuReader:
                 continue
             if answer is not None:
                 kind, content = self._take(answer)
+                if kind != ABSENT and self._let_go_of_lost():
+                    continue
                 if kind != ABSENT:
                     return ""
                 child.close()
@@ -295,7 +304,7 @@ class GpuReader:
             content, processes_follow = content
             # The first list isn't waited for: its process imports modules.
             self._awaits_processes = processes_follow and self._listed_processes
-        # A lost GPU is tried again each minute, which is no news.
+        # A GPU that is still lost when it is tried again is no news.
         self._notes += [
             note
             for note in (Note(*values) for values in notes)
@@ -316,8 +325,8 @@ class GpuReader:
     def _note_answers(self, rows: List[Optional[Row]]) -> None:
         """Note GPUs that hung and answer again."""
         for place in [place for place in self._hanging if place[0] >= 0 and place not in self._left_out]:
-            del self._hanging[place]
             if rows[place[0]] is not None:
+                del self._hanging[place]
                 self._notes.append(Note("gpu_back", INFO, "answers again", place[0]))
 
     def _end_if_hanging(self) -> None:
