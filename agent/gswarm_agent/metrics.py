@@ -25,11 +25,12 @@ MIN_INTERVAL_MS, MAX_INTERVAL_MS = 100, 60_000
 """Bounds of the time between samples, for the command line, the screen and the agent alike."""
 
 CORE, NVLINK, PCIE, HOST, PROCESSES, COUNTERS = "core", "nvlink", "pcie", "host", "processes", "counters"
-HEALTH = "health"
+ACTIVITY, HEALTH = "activity", "health"
 METRIC_GROUPS: Dict[str, str] = {
     CORE: "load, memory, power, clocks, temperatures, errors of GPUs; always on",
     NVLINK: "bytes over NVLink",
     PCIE: "bytes over PCIe",
+    ACTIVITY: "what the chip really does: SMs, tensor cores, memory bandwidth; Hopper and later",
     HEALTH: "links, remapped memory, recovery and limits of GPUs",
     HOST: "CPU, memory, disks and network of nodes",
     PROCESSES: "processes on GPUs",
@@ -142,6 +143,33 @@ GPU_METRICS: Tuple[Metric, ...] = (
     Metric("pstate", "performance state", "pstate", "P", GAUGE, "SMALLINT",
            "nvmlDeviceGetPerformanceState",
            "Performance state, from 0 (fastest) to 15 (slowest)", top=15, period_s=10),
+    Metric("sm_active_pct", "SM active", "sm", "%", RATE, "FLOAT",
+           "NVML_GPM_METRIC_SM_UTIL",
+           "Share of the SMs that were busy, mean; Hopper and later", top=100, group=ACTIVITY, period_s=0.2),
+    Metric("sm_occupancy_pct", "SM occupancy", "occ", "%", RATE, "FLOAT",
+           "NVML_GPM_METRIC_SM_OCCUPANCY",
+           "Active warps, of the most that the SMs can hold, mean", top=100, group=ACTIVITY, period_s=0.2),
+    Metric("tensor_active_pct", "tensor active", "tensor", "%", RATE, "FLOAT",
+           "NVML_GPM_METRIC_ANY_TENSOR_UTIL",
+           "Share of time with work of tensor cores, mean of all SMs", top=100, group=ACTIVITY, period_s=0.2),
+    Metric("dram_active_pct", "DRAM active", "dram", "%", RATE, "FLOAT",
+           "NVML_GPM_METRIC_DRAM_BW_UTIL",
+           "Bandwidth of device memory in use, of its maximum", top=100, group=ACTIVITY, period_s=0.2),
+    Metric("fp64_active_pct", "FP64 active", "fp64", "%", RATE, "FLOAT",
+           "NVML_GPM_METRIC_FP64_UTIL",
+           "Share of time in FP64 arithmetic outside tensor cores", top=100, group=ACTIVITY, period_s=0.2),
+    Metric("fp32_active_pct", "FP32 active", "fp32", "%", RATE, "FLOAT",
+           "NVML_GPM_METRIC_FP32_UTIL",
+           "Share of time in FP32 arithmetic outside tensor cores", top=100, group=ACTIVITY, period_s=0.2),
+    Metric("fp16_active_pct", "FP16 active", "fp16", "%", RATE, "FLOAT",
+           "NVML_GPM_METRIC_FP16_UTIL",
+           "Share of time in FP16 arithmetic outside tensor cores", top=100, group=ACTIVITY, period_s=0.2),
+    Metric("c2c_tx_mb_s", "C2C tx", "c2ctx", "MB/s", RATE, "FLOAT",
+           "NVML_GPM_METRIC_C2C_TOTAL_TX_PER_SEC",
+           "Bytes that the GPU sent to its module's CPU over NVLink-C2C", group=ACTIVITY, period_s=0.2),
+    Metric("c2c_rx_mb_s", "C2C rx", "c2crx", "MB/s", RATE, "FLOAT",
+           "NVML_GPM_METRIC_C2C_TOTAL_RX_PER_SEC",
+           "Bytes that the GPU received from its module's CPU over NVLink-C2C", group=ACTIVITY, period_s=0.2),
     Metric("power_instant_w", "instant power", "powernow", "W", GAUGE, "FLOAT",
            "field 186 NVML_FI_DEV_POWER_INSTANT / 1000",
            "Power at one moment; power_w is a mean of 1 s on most GPUs", top_fact="power_limit_w",
@@ -391,6 +419,9 @@ ROW_NAMES = {PORTS: "port", MOUNTS: "mount"}
 LISTING_COLUMNS = tuple((kind, tuple(m.name for m in metrics)) for kind, metrics in LISTINGS.items())
 PORT_COLUMNS, MOUNT_COLUMNS = (columns for _, columns in LISTING_COLUMNS)
 GPU_COLUMNS: Tuple[str, ...] = tuple(m.name for m in GPU_METRICS)
+CURVE_METRICS: Tuple[Metric, ...] = tuple(m for m in GPU_METRICS if m.group != HEALTH)
+"""The first of GPU_METRICS: those with a curve on screens, whose history is kept. Health comes after them."""
+ACTIVITY_COLUMNS: Tuple[str, ...] = tuple(m.name for m in GPU_METRICS if m.group == ACTIVITY)
 HOST_COLUMNS: Tuple[str, ...] = tuple(m.name for m in HOST_METRICS)
 PROC_COLUMNS: Tuple[str, ...] = tuple(m.name for m in HOST_METRICS if m.group == HOST)
 """The first of HOST_COLUMNS: those that are read from /proc and /sys."""

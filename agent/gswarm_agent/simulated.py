@@ -24,6 +24,7 @@ from gswarm_agent.metrics import (
 from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.probes.gpus.simulated import (
     IDLE,
+    UNMEASURED,
     SimulatedJob,
     Simulation,
     noise,
@@ -84,7 +85,7 @@ class SimulatedNode:
             driver_version="570.86.15",
             cuda_version="12.8",
         )
-        return host, tuple(gpu.facts(self._simulation.index) for gpu in self._gpus), {}
+        return host, tuple(gpu.facts(self._simulation.index) for gpu in self._gpus), dict(UNMEASURED)
 
     def links(self) -> Tuple[GpuLink, ...]:
         """See Probe."""

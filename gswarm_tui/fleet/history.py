@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, MAX_INTERVAL_MS
+from gswarm_agent.metrics import CURVE_METRICS, HOST_COLUMNS, MAX_INTERVAL_MS
 
 Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
@@ -56,14 +56,14 @@ class History:
         return float(self._times[0 if self._count <= self.capacity else self._count % self.capacity])
 
     def append(self, ts: float, interval_s: float | None, values: Floats) -> None:
-        """Add one frame."""
+        """Add one frame; columns after those that are kept are left out."""
         self._in_order = self._in_order and ts >= self._newest
         self._newest = max(self._newest, ts)
         row = self._count % self.capacity
         self._count += 1
         self._times[row] = ts
         self._intervals[row] = np.nan if interval_s is None else interval_s
-        self._values[row] = values
+        self._values[row] = values[:, : self._values.shape[2]]
 
     def extend(self, times: Floats, intervals: Singles, values: Singles) -> None:
         """Add more frames, later than all others and oldest first."""
@@ -86,10 +86,13 @@ class History:
     def series(self, column: int, row: int | None = None, since: float = 0.0) -> tuple[Floats, Singles]:
         """Return times and values of one column since a time, oldest first.
 
-        With ``row`` the values have shape (n,), without it (n, rows).
+        With ``row`` the values have shape (n,), without it (n, rows). A column that isn't kept has NaN.
         """
         order = self._order(since)
-        values = self._values[order, :, column]
+        if column < self._values.shape[2]:
+            values = self._values[order, :, column]
+        else:
+            values = np.full((len(order), self._values.shape[1]), np.nan, dtype=np.float32)
         return self._times[order], values if row is None else values[:, row]
 
     def intervals(self, since: float = 0.0) -> Singles:
@@ -141,7 +144,10 @@ HISTORY_SHORTEST = 120
 
 
 def empty_history(nodes: int, gpus: int) -> tuple[History, History]:
-    """Return empty histories of the ``gpus`` GPUs and the host of a node in a fleet of ``nodes`` nodes."""
-    a_tick = nodes * max(gpus, 1) * len(GPU_COLUMNS) * VALUE_BYTES
+    """Return empty histories of the ``gpus`` GPUs and the host of a node in a fleet of ``nodes`` nodes.
+
+    That of GPUs has the columns of CURVE_METRICS, which come first in the catalogue.
+    """
+    a_tick = nodes * max(gpus, 1) * len(CURVE_METRICS) * VALUE_BYTES
     length = min(HISTORY_LONGEST, max(HISTORY_SHORTEST, HISTORY_BYTES // max(1, a_tick)))
-    return History(length, gpus, len(GPU_COLUMNS)), History(length, 1, len(HOST_COLUMNS))
+    return History(length, gpus, len(CURVE_METRICS)), History(length, 1, len(HOST_COLUMNS))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gswarm_agent.metrics import COUNTER, GPU_METRICS, Metric
+from gswarm_agent.metrics import COUNTER, CURVE_METRICS, GPU_METRICS, Metric
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.throttling import HARMFUL
@@ -75,10 +75,10 @@ class GpuRanking:
 def recent_means(node: NodeState, metric: Metric, now: float) -> Floats:
     """Return each GPU's mean of a metric over the last minute, NaN where it wasn't measured.
 
-    Of counters it is the latest value, of clock reasons the share of samples with throttling in %.
+    Of counters and health it is the latest value, of clock reasons the share of samples with throttling in %.
     """
     column = GPU_METRICS.index(metric)
-    if metric.kind == COUNTER or node.gpu_history is None:
+    if metric.kind == COUNTER or metric not in CURVE_METRICS or node.gpu_history is None:
         return node.gpus[:, column]
     _, series = node.gpu_history.series(column, since=now - MEAN_S)
     values = np.ma.masked_invalid(series.astype(np.float64))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gswarm_agent.metrics import GPU_COLUMNS, GPU_METRICS
+from gswarm_agent.metrics import ACTIVITY_COLUMNS, GPU_COLUMNS, GPU_METRICS
 from tests.cluster import standin
 from tests.cluster.standin import Return, Scenario
 from tests.integration.probe_stage import Stage, values
@@ -55,4 +55,5 @@ def test_samples_are_what_nvidia_smi_shows(stage: Stage, load: str) -> None:
         assert (row["nvlink_tx_mb_s"], row["nvlink_rx_mb_s"]) == (None, None)
         lacking = node.facts().capabilities.keys() & set(GPU_COLUMNS)
         nvlink = {metric.name for metric in GPU_METRICS if metric.name.startswith("nvlink_")}
-        assert lacking == {*nvlink, "module_power_w"}
+        # Only PCIe was asked of GPM when these answers were kept.
+        assert lacking == {*nvlink, "module_power_w", *ACTIVITY_COLUMNS}

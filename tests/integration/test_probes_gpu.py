@@ -38,6 +38,7 @@ def test_every_metric_equals_the_drivers_value(stage: Stage) -> None:
         gpu.throttle_power_ns_per_s, gpu.throttle_power_brake_ns_per_s = 10**8 * (i + 1), 10**7 * (i + 1)
         gpu.throttle_sw_thermal_ns_per_s, gpu.throttle_hw_thermal_ns_per_s = 10**8, 3 * 10**7 * (i + 1)
         gpu.starts = {"energy_mj": 2**53 + 1}
+        gpu.gpm = dict.fromkeys((2, 3, 5, 10, 11, 12, 13, 100, 101), 1.0)
     stage.set(scenario)
     with stage.node() as node:
         facts = node.facts()

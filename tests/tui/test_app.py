@@ -237,7 +237,7 @@ async def test_dialog_switches_metric_groups_as_an_event() -> None:
         await pilot.press("I", *"processes", "enter", "e")
         made.advance(3)
         await pilot.pause()
-        assert made.fleet.metrics == ("core", "nvlink", "host")
+        assert made.fleet.metrics == ("core", "nvlink", "activity", "health", "host")
         assert "metrics: processes switched off" in screen_text(app)
         await pilot.press("q", "enter", "shift+tab")
         await pilot.pause()

@@ -42,7 +42,7 @@ async def test_arrows_select_and_reveal_the_plotted_metric() -> None:
         app.show(NodeScreen("gpu01"))
         await pilot.pause()
         assert "GPU util 0 to 100 %" in screen_text(app)
-        await pilot.press("right", "right")
+        await pilot.press(*["right"] * 5)
         assert "memory used 0 to 80 GiB" in screen_text(app)
         assert "eccbad" not in screen_text(app)
         await pilot.press(*["right"] * 16)
@@ -80,10 +80,10 @@ async def test_click_selects_and_second_click_opens_a_gpu() -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         app.show(NodeScreen("gpu01"))
         await pilot.pause()
-        await pilot.click("#gpus", offset=(30, 4))
+        await pilot.click("#gpus", offset=(45, 4))
         assert line_with(app, "▸   2")
         assert "power 0 to 700 W" in screen_text(app)
-        await pilot.click("#gpus", offset=(30, 4), times=2)
+        await pilot.click("#gpus", offset=(45, 4), times=2)
         await pilot.pause()
         assert "gpu01:2" in screen_text(app)
 

@@ -230,17 +230,17 @@ def test_switched_metric_groups_reach_every_node_and_are_an_event() -> None:
     link = FakeLink("n1")
     made.links["n1"] = link
     made.publish(introduced())
-    made.set_metrics(("core", "nvlink", "pcie", "health", "host"))
-    made.set_metrics(("core", "pcie", "health", "processes"))
+    made.set_metrics(("core", "nvlink", "pcie", "activity", "health", "host"))
+    made.set_metrics(("core", "pcie", "activity", "health", "processes"))
     made.flush()
-    assert link.groups == ("core", "pcie", "health", "processes")
+    assert link.groups == ("core", "pcie", "activity", "health", "processes")
     first, second = (event for event in sink.events if isinstance(event, EventLogged))
     assert first.message == "metrics: processes switched off"
     assert (second.kind, second.message) == (
         "metrics_changed",
         "metrics: nvlink, host switched off; processes switched on",
     )
-    assert json.loads(second.detail or "")["new"] == ["core", "pcie", "health", "processes"]
+    assert json.loads(second.detail or "")["new"] == ["core", "pcie", "activity", "health", "processes"]
     missing = made.fleet.nodes["n1"].unmeasured
     assert missing == dict.fromkeys(("nvlink_rx_mb_s", "nvlink_tx_mb_s", "host", "counters"), "switched off")
 

@@ -210,7 +210,7 @@ class FleetBuilder:
             of_node = of_node[np.isin(gpus.us[of_node], us)]
             at, gpu = np.searchsorted(us, gpus.us[of_node]), position[of_node]
             table = np.full((len(us), *node.gpu_history.shape), np.nan, dtype=np.float32)
-            table[at, gpu] = gpu_values[of_node]
+            table[at, gpu] = gpu_values[of_node, : table.shape[2]]
             steps = np.full(table.shape[:2], np.nan)
             steps[at, gpu] = steps_mj[of_node]
             used_mj = one.used_mj + np.cumsum(np.nan_to_num(steps), axis=0)

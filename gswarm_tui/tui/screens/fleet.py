@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from gswarm_agent.metrics import GPU_METRICS
+from gswarm_agent.metrics import GPU_METRICS, HEALTH
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.event_groups import EventGroup, grouped, latest
 from gswarm_tui.fleet.filter import Filter, Matches, next_match
@@ -315,7 +315,8 @@ class FleetScreen(ViewerScreen):
     def action_step_metric(self, step: int) -> None:
         """Show the next or previous metric."""
         shown = self.heatmap.picture.metric
-        metrics = [*GPU_METRICS, *host_metrics({*self.fleet.metrics, shown.group})]
+        gpu_metrics = [metric for metric in GPU_METRICS if metric.group != HEALTH or metric is shown]
+        metrics = [*gpu_metrics, *host_metrics({*self.fleet.metrics, shown.group})]
         self.action_metric(metrics[(metrics.index(shown) + step) % len(metrics)].name)
 
     def action_pick_metric(self) -> None:

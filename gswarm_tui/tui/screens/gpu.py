@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
-from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS, HEALTH, REASON_NAMES, Metric
+from gswarm_agent.metrics import ACTIVITY_COLUMNS, GPU_BY_NAME, GPU_METRICS, REASON_NAMES, Metric
 from gswarm_tui.common.quantities import DASH, energy
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.throttling import HARMFUL, reason_names
@@ -24,7 +24,13 @@ from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.drawing.text import clip, pad, wrap
 from gswarm_tui.tui.drawing.trends import Trends
 from gswarm_tui.tui.screens.base import ViewerScreen
-from gswarm_tui.tui.screens.node_tables import PROCESS_TABLE_COLUMNS, no_processes, process_rows
+from gswarm_tui.tui.screens.node_tables import (
+    LISTED_METRICS,
+    PROCESS_TABLE_COLUMNS,
+    listed_metrics,
+    no_processes,
+    process_rows,
+)
 from gswarm_tui.tui.screens.titles import gpu_title
 from gswarm_tui.tui.widgets.lines import Canvas
 from gswarm_tui.tui.widgets.table import TableView
@@ -36,14 +42,15 @@ BAR_WIDTH = 14
 NARROW = 1 + LABEL_WIDTH + 1 + VALUE_WIDTH + 2 + BAR_WIDTH
 """Cells of the metric list without meanings."""
 MEANING_LEAST = 30
-
-
-_USUAL = tuple(metric for metric in GPU_METRICS if metric.group != HEALTH)
-"""The metrics of the overview, which has a block for health."""
+_LEFT_OUT = (
+    *("sm_occupancy_pct", "fp64_active_pct", "fp32_active_pct", "fp16_active_pct"),
+    *("c2c_tx_mb_s", "c2c_rx_mb_s", "mem_clock_mhz", "pstate", "power_instant_w"),
+)
+"""Metrics that the overview has no room for; the view of metrics has all."""
 
 
 def metric_lines(
-    node: NodeState, row: int, cells: int, now: float, metrics: Collection[Metric] = GPU_METRICS
+    node: NodeState, row: int, cells: int, now: float, metrics: Sequence[Metric] = LISTED_METRICS
 ) -> list[Spans]:
     """Return a line per metric; an unmeasured one shows the reason in the place of its meaning."""
     if row >= len(node.facts):
@@ -51,9 +58,9 @@ def metric_lines(
     old = node.standing(now) is not Standing.LIVE
     room = cells - NARROW - 2
     lines: list[Spans] = []
-    for metric, value in zip(GPU_METRICS, node.gpus[row].tolist(), strict=True):
-        if metric not in metrics:
-            continue
+    values = dict(zip(GPU_METRICS, node.gpus[row].tolist(), strict=True))
+    for metric in metrics:
+        value = values[metric]
         label = Span(f" {metric.label:<{LABEL_WIDTH}} ", "dim")
         if metric.unit == "bits":
             words, role = reasons_text(value)
@@ -108,6 +115,8 @@ def why_missing(node: NodeState, row: int, metric: Metric) -> str:
 ALL, PLOTS, METRICS, PROCESSES = "overview", "plots", "metrics", "processes"
 PLOTTED = (
     "util_pct",
+    "sm_active_pct",
+    "tensor_active_pct",
     "mem_used_mib",
     "power_w",
     "temp_c",
@@ -115,6 +124,7 @@ PLOTTED = (
     "nvlink_tx_mb_s",
     "pcie_rx_mb_s",
     "mem_util_pct",
+    "dram_active_pct",
     "nvlink_rx_mb_s",
     "pcie_tx_mb_s",
     "mem_temp_c",
@@ -126,10 +136,10 @@ WIDE = 100
 PROCESSES_MOST = 4
 
 
-def grid(cells: int, lines: int) -> tuple[int, int]:
+def grid(cells: int, lines: int, plots: int) -> tuple[int, int]:
     """Return the columns and rows of panels that fit."""
     columns = max(1, min(4, (cells + GAP) // (PANEL_WIDTH + GAP)))
-    rows = max(1, min(-(-len(PLOTTED) // columns), lines // PANEL_HEIGHT))
+    rows = max(1, min(-(-plots // columns), lines // PANEL_HEIGHT))
     return columns, rows
 
 
@@ -174,8 +184,8 @@ class GpuScreen(ViewerScreen):
         metrics, plots = self.query_one("#metrics", Canvas), self.query_one("#plots", Canvas)
         processes = self.query_one("#processes", TableView)
         if metrics.display:
-            shown = GPU_METRICS if self.view == METRICS else _USUAL
-            metrics.show(metric_lines(node, self.gpu, metrics.size.width, now, shown))
+            listed = LISTED_METRICS if self.view == METRICS else self._overview()
+            metrics.show(metric_lines(node, self.gpu, metrics.size.width, now, listed))
         if plots.display:
             plots.show(self._plot_lines(node, plots.size.width - 1, plots.size.height, now))
         if processes.display and node.hello is not None:
@@ -197,19 +207,26 @@ class GpuScreen(ViewerScreen):
         self.query_one("#upper").display = view != PROCESSES
         number = sum(p.gpu == self.gpu for p in self.state.processes)
         lines = processes.heading_height + max(1, min(number, PROCESSES_MOST))
-        processes.display = view == PROCESSES or (view == ALL and room.height >= len(_USUAL) + 1 + lines)
+        processes.display = view == PROCESSES or (
+            view == ALL and room.height >= len(self._overview()) + 1 + lines
+        )
         processes.styles.height = "1fr" if view == PROCESSES else lines
+
+    def _overview(self) -> list[Metric]:
+        return [metric for metric in listed_metrics(self.state) if metric.name not in _LEFT_OUT]
 
     def _plot_lines(self, node: NodeState, cells: int, height: int, now: float) -> list[Spans]:
         if self.gpu >= len(node.facts) or height < PANEL_HEIGHT:
             return []
-        columns, rows = grid(cells, height)
+        lacking = node.unmeasured
+        plotted = [name for name in PLOTTED if name not in lacking or name not in ACTIVITY_COLUMNS]
+        columns, rows = grid(cells, height, len(plotted))
         width = (cells - GAP * (columns - 1)) // columns
         bins = curve_width(width)
         marks = marks_in(self.fleet.event_log, window(now, self._trends.span_s, bins))
         lines: list[Spans] = []
         for row in range(rows):
-            names = PLOTTED[row * columns : (row + 1) * columns]
+            names = plotted[row * columns : (row + 1) * columns]
             lowest = row == rows - 1
             tall = height // rows + (row < height % rows)
             panels = []

@@ -33,13 +33,13 @@ from gswarm_tui.tui.screens.dialogs import pick_metric
 from gswarm_tui.tui.screens.gpu import GpuScreen
 from gswarm_tui.tui.screens.node_tables import (
     FROZEN,
-    GPU_TABLE,
     PROCESS_TABLE_COLUMNS,
-    TABLE_METRICS,
     UNMEASURED_TABLE,
+    gpu_columns,
     gpu_rows,
     link_columns,
     link_rows,
+    listed_metrics,
     no_processes,
     process_rows,
     unmeasured_rows,
@@ -174,7 +174,8 @@ class NodeScreen(ViewerScreen):
         """Views, and the widgets of all views."""
         yield ViewBar(self.VIEWS)
         with Vertical(id="body"):
-            yield TableView(GPU_TABLE, picks_column=True, empty="no GPUs", id="gpus")
+            columns = gpu_columns(listed_metrics(self.state))
+            yield TableView(columns, picks_column=True, empty="no GPUs", id="gpus")
             yield Canvas(id="plots")
             yield Canvas(id="host")
             yield TableView(PROCESS_TABLE_COLUMNS, empty="no GPU processes", id="processes")
@@ -205,7 +206,8 @@ class NodeScreen(ViewerScreen):
         self.query_one(ViewBar).show_hint(self._hint(node))
         old = node.standing(now) is not Standing.LIVE
         if self.query_one("#gpus", TableView).display:
-            self.query_one("#gpus", TableView).show(gpu_rows(node, self._metric, now))
+            columns = gpu_columns(listed_metrics(node))
+            self.query_one("#gpus", TableView).show_columns(columns, gpu_rows(node, self._metric, now))
         if self.query_one("#plots", Canvas).display:
             self.query_one("#plots", Canvas).show(self._plot_lines(node, now))
         if self.query_one("#host", Canvas).display:
@@ -303,7 +305,7 @@ class NodeScreen(ViewerScreen):
     def on_table_view_moved(self, event: TableView.Moved) -> None:
         """Plot the selected GPU and metric."""
         if event.table.id == "gpus":
-            self._metric = TABLE_METRICS[max(0, event.column - FROZEN)]
+            self._metric = listed_metrics(self.state)[max(0, event.column - FROZEN)]
             self.gpu = event.row
             self.update_view()
 
@@ -333,8 +335,10 @@ class NodeScreen(ViewerScreen):
     def action_metric(self, name: str) -> None:
         """Plot a metric; a host metric shows the host view."""
         if name in GPU_BY_NAME:
-            column = TABLE_METRICS.index(GPU_BY_NAME[name]) + FROZEN
-            self.query_one("#gpus", TableView).pick_column(column)
+            listed = listed_metrics(self.state)
+            if GPU_BY_NAME[name] in listed:
+                column = listed.index(GPU_BY_NAME[name]) + FROZEN
+                self.query_one("#gpus", TableView).pick_column(column)
         elif name in HOST_BY_NAME:
             self.query_one(ViewBar).pick(HOST)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from gswarm_agent.frame import Hello, ProcessSample
 from gswarm_agent.metrics import (
+    ACTIVITY_COLUMNS,
     COUNTER_RIGHTS,
     CPU_COUNTERS,
     GPU_BY_NAME,
@@ -39,15 +40,32 @@ from gswarm_tui.tui.widgets.table import Row, TableColumn
 FROZEN = 1
 """Columns before the metrics: the GPU's index."""
 _REASONS = GPU_BY_NAME["clock_reasons"]
-_OTHERS = [metric for metric in GPU_METRICS if metric is not _REASONS and metric.group != HEALTH]
-_AFTER_CLOCK = _OTHERS.index(GPU_BY_NAME["sm_clock_mhz"]) + 1
-TABLE_METRICS = (*_OTHERS[:_AFTER_CLOCK], _REASONS, *_OTHERS[_AFTER_CLOCK:])
-"""Metrics in the order of the columns: the reasons stand beside the clock that they hold down."""
+_BESIDE = {
+    "util_pct": ("sm_active_pct", "tensor_active_pct"),
+    "mem_util_pct": ("dram_active_pct",),
+    "sm_clock_mhz": ("clock_reasons",),
+}
+"""Metrics that stand beside another: what the chip does beside its utilisation, reasons beside the clock."""
+_MOVED = [name for names in _BESIDE.values() for name in names]
+LISTED_METRICS = [
+    GPU_BY_NAME[name]
+    for metric in GPU_METRICS
+    if metric.name not in _MOVED
+    for name in (metric.name, *_BESIDE.get(metric.name, ()))
+]
+"""All metrics in the order of the list of a GPU."""
 
-GPU_TABLE = (
-    TableColumn("GPU", 4, frozen=True),
-    *(TableColumn(m.short, max(len(m.short), 5), shown_unit(m).name) for m in TABLE_METRICS),
-)
+
+def listed_metrics(node: NodeState) -> list[Metric]:
+    """Return the metrics to list for a node: without health, and the activity that its GPUs can't measure."""
+    lacking = [name for name in node.unmeasured if name in ACTIVITY_COLUMNS]
+    return [metric for metric in LISTED_METRICS if metric.group != HEALTH and metric.name not in lacking]
+
+
+def gpu_columns(metrics: Iterable[Metric]) -> list[TableColumn]:
+    """Return the columns of the table of GPUs."""
+    columns = (TableColumn(m.short, max(len(m.short), 5), shown_unit(m).name) for m in metrics)
+    return [TableColumn("GPU", 4, frozen=True), *columns]
 
 
 def gpu_rows(node: NodeState, picked: Metric, now: float) -> list[Row]:
@@ -61,12 +79,13 @@ def gpu_rows(node: NodeState, picked: Metric, now: float) -> list[Row]:
     levels = fractions(picked, values[:, column], tops(picked, node.facts))
     steps = buckets(levels).tolist()
     rows = []
+    listed = listed_metrics(node)
     for at, facts in enumerate(node.facts):
         dim = "dim" if old or not node.mine[at] else ""
         row = dict(zip(GPU_METRICS, values[at].tolist(), strict=True))
         held = int(np.nan_to_num(row[_REASONS])) & HARMFUL and not dim
         spans = [Span(f"{THROTTLED} {facts.label}", "warning") if held else Span(facts.label, "dim")]
-        for metric in TABLE_METRICS:
+        for metric in listed:
             text = cell(row[metric], metric)
             role = dim or ("dim" if text == DASH else "text")
             if metric is picked and steps[at] != UNMEASURED and not old:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gswarm_agent.frame import ERROR, WARNING, Note
-from gswarm_agent.probes.gpus.nvidia_gpm import PcieGpm
+from gswarm_agent.probes.gpus.nvidia_gpm import PCIE_COLUMNS, Gpm
 from gswarm_agent.probes.gpus.nvidia_health import health_sources
 from gswarm_agent.probes.gpus.nvidia_nvml import (
     GPU_IS_LOST,
@@ -45,7 +45,6 @@ _IDLE_POWER = 0.25
 _LATCHED = (
     "the driver reports 100 % without a process: no memory in use and less than 25 % of the power limit"
 )
-_PCIE_COLUMNS = ("pcie_tx_mb_s", "pcie_rx_mb_s")
 
 
 class _LostError(Exception):
@@ -69,7 +68,8 @@ class Gpu:
         self.handle: Any = None
         self.lost: Optional[str] = None
         self._nvml, self._notes, self._lane = nvml, notes, lane
-        self._gpm: Optional[PcieGpm] = None
+        self._gpm: Optional[Gpm] = None
+        self._in_lane = False
         self._sources: List[GpuSource] = []
         self._clock: Optional[Number] = None
         self._counts_module = False
@@ -84,8 +84,11 @@ class Gpu:
         """Why this GPU has no value of a metric, by the metric's name."""
         missing = [source for source in self._sources if source.reason is not None]
         reasons = {name: source.reason or "" for source in missing for name in source.columns}
-        if self._gpm is None and self.index in self._lane.reasons:
-            reasons.update(dict.fromkeys(_PCIE_COLUMNS, self._lane.reasons[self.index]))
+        if self._gpm is not None:
+            reasons.update(self._gpm.reasons)
+        for name in PCIE_COLUMNS:
+            if reasons.pop(name, None) and self.index in self._lane.reasons:
+                reasons[name] = self._lane.reasons[self.index]
         if self._counts_module:
             reasons["energy_mj"] = "the counter is that of the module, with CPU and memory"
         if self._latched:
@@ -158,9 +161,9 @@ class Gpu:
         self._power_limit_w = (
             self._nvml.maybe(self._nvml.api.nvmlDeviceGetEnforcedPowerLimit, self.handle) or 0
         ) / 1000
-        self._gpm = self._nvml.maybe(PcieGpm, self._nvml, self.handle)
-        if self._gpm is None:
-            self._lane.add(self.index, self.handle)
+        self._gpm = Gpm(self._nvml, self.handle)
+        self._in_lane = False
+        self._latest_pcie(self._gpm)
 
     def _read(self, now_ns: int, off: FrozenSet[str]) -> Optional[Values]:
         if self._retry_at is None:
@@ -190,8 +193,11 @@ class Gpu:
         for source in self._sources:
             if source.reason is None:
                 values.update(zip(source.columns, source.values(now_ns)))
-        values.update(zip(_PCIE_COLUMNS, self._pcie(now_ns, off) or (None, None)))
         self._drop_latched(values, now_ns)
+        if self._gpm is not None:
+            values.update(self._gpm.read(now_ns, off, values.get("util_pct")))
+            self._lane.switch(on=off.isdisjoint(PCIE_COLUMNS))
+            values.update(zip(PCIE_COLUMNS, self._latest_pcie(self._gpm)))
         return values
 
     def _drop_latched(self, values: Values, now_ns: int) -> None:
@@ -209,22 +215,14 @@ class Gpu:
                 self._latched = True
                 self._note("unmeasured", WARNING, f"no longer measures util_pct: {_LATCHED}")
 
-    def _pcie(self, now_ns: int, off: FrozenSet[str]) -> Optional[Tuple[float, float]]:
-        """Return PCIe traffic (tx, rx) in MB/s; leave it to the lane after an error of GPM."""
-        on = off.isdisjoint(_PCIE_COLUMNS)
-        self._lane.switch(on=on)
-        if not on:
-            if self._gpm is not None:
-                self._gpm.reset()
-            return None
-        if self._gpm is None:
-            return self._lane.latest(self.index)
-        try:
-            return self._gpm.read(now_ns)
-        except self._nvml.Error:
-            self._gpm = None
+    def _latest_pcie(self, gpm: Gpm) -> Tuple[float, ...]:
+        """Return the lane's PCIe traffic (tx, rx) in MB/s, nothing where GPM measures it."""
+        if gpm.reasons.keys().isdisjoint(PCIE_COLUMNS):
+            return ()
+        if not self._in_lane:
             self._lane.add(self.index, self.handle)
-            return None
+            self._in_lane = True
+        return self._lane.latest(self.index) or ()
 
     def _query(self, now_ns: int, *, disabled: bool, off: FrozenSet[str]) -> Dict[GpuSource, int]:
         """Query the sources that are due, also the disabled ones if wished: each source's nvmlReturn_t."""

@@ -42,6 +42,8 @@ _HEALTH: Values = {
     **dict.fromkeys(("pcie_replays", "nvlink_errors", "nvlink_recoveries", "recovery_action"), 0),
     **dict.fromkeys(("remapped_correctable", "remapped_uncorrectable", "remap_pending", "remap_failed"), 0),
 }
+UNMEASURED = dict.fromkeys(("c2c_tx_mb_s", "c2c_rx_mb_s"), "not supported by this GPU")
+"""Why a simulated GPU has no value: an H100 has no link to the CPU but PCIe."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,20 @@ class SimulatedGpu:
             "power_instant_w": round(power * (0.97 + 0.06 * noise(self._key + 9, t * 9)), 1),
             "temp_margin_c": round(90 - temp),
             **_HEALTH,
+            **self._activity(t, level),
+        }
+
+    def _activity(self, t: float, level: float) -> Values:
+        """Return what the chip does while kernels run: mixed precision that waits for memory now and then."""
+        tensor = level * (0.38 + 0.14 * noise(self._key + 7, t / 2) - 0.05 * self._character)
+        return {
+            "sm_active_pct": round(100 * level * (0.82 + 0.1 * noise(self._key + 8, t)), 1),
+            "sm_occupancy_pct": round(100 * level * (0.24 + 0.08 * noise(self._key + 9, t)), 1),
+            "tensor_active_pct": round(100 * tensor, 1),
+            "dram_active_pct": round(100 * level * (0.42 + 0.16 * noise(self._key + 10, t)), 1),
+            "fp64_active_pct": 0.0,
+            "fp32_active_pct": round(100 * level * (0.09 + 0.05 * noise(self._key + 11, t)), 1),
+            "fp16_active_pct": round(100 * level * (0.03 + 0.02 * noise(self._key + 12, t)), 1),
         }
 
     def _heat(self, t: float, level: float) -> float:
