@@ -133,6 +133,7 @@ class HostileNode:
                     self._maybe(),
                     self._maybe(),
                     self._row(len(hello.process_columns)),
+                    *(self._maybe_text() for _ in range(3)),
                 )
                 for _ in (*gpus, *gpus)
             ),

@@ -61,6 +61,7 @@ class GpuFacts:
     mig: bool = False
     parent_index: Optional[int] = None
     mig_profile: Optional[str] = None
+    numa_node: Optional[int] = None
 
     @property
     def label(self) -> str:
@@ -147,7 +148,11 @@ class Hello:
 
 @dataclass(frozen=True)
 class ProcessSample:
-    """One process on one GPU; ``gpu`` is the position in ``Hello.gpus``, ``row`` follows process_columns."""
+    """One process on one GPU; ``gpu`` is the position in ``Hello.gpus``, ``row`` follows process_columns.
+
+    ``cpus`` are those that its main thread may use, ``state`` is that thread's letter as ps prints it, and
+    ``wchan`` the kernel function in which it waits.
+    """
 
     gpu: int
     pid: int
@@ -156,6 +161,9 @@ class ProcessSample:
     rank: Optional[int]
     local_rank: Optional[int]
     row: Row
+    cpus: Optional[str] = None
+    state: Optional[str] = None
+    wchan: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -168,6 +176,9 @@ class Processes:
     commands: Tuple[Optional[str], ...]
     ranks: Tuple[Optional[int], ...]
     local_ranks: Tuple[Optional[int], ...]
+    cpus: Tuple[Optional[str], ...]
+    states: Tuple[Optional[str], ...]
+    wchans: Tuple[Optional[str], ...]
     numbers: Block
 
     @classmethod
@@ -180,6 +191,9 @@ class Processes:
             commands=tuple(p.command for p in samples),
             ranks=tuple(p.rank for p in samples),
             local_ranks=tuple(p.local_rank for p in samples),
+            cpus=tuple(p.cpus for p in samples),
+            states=tuple(p.state for p in samples),
+            wchans=tuple(p.wchan for p in samples),
             numbers=layout.pack_rows([p.row for p in samples]),
         )
 
@@ -191,7 +205,8 @@ class Processes:
     def samples(self) -> Tuple[ProcessSample, ...]:
         """The processes one by one."""
         texts = self.users, self.commands
-        columns = (self.gpus, self.pids, *texts, self.ranks, self.local_ranks, self.numbers.rows)
+        of_host = self.cpus, self.states, self.wchans
+        columns = (self.gpus, self.pids, *texts, self.ranks, self.local_ranks, self.numbers.rows, *of_host)
         return tuple(ProcessSample(*values) for values in zip(*columns))
 
 

@@ -92,7 +92,7 @@ def _candidate(folder: str, pid: int) -> Optional[TraceCandidate]:
     if parse_process_uid(_read(f"{folder}/status")) != os.geteuid():
         return None
     environ = _read(f"{folder}/environ")
-    rank, _ = parse_ranks(environ)
+    rank, _, _ = parse_ranks(environ)
     if rank is None:
         return None
     values = dict(os.fsdecode(entry).partition("=")[::2] for entry in environ.split(b"\0"))

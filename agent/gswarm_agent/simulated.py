@@ -143,6 +143,12 @@ class SimulatedNode:
             "psi_cpu_pct": 1.5 * level,
             "psi_memory_pct": 0.0,
             "psi_io_pct": min(100.0, 70 * starved + 22 * writing),
+            "job_memory_mib": round(20_000 + 240_000 * warm),
+            "job_memory_limit_mib": 1_966_080,
+            "job_oom_kills": 0,
+            "job_psi_cpu_pct": 1.2 * level,
+            "job_psi_memory_pct": 0.0,
+            "job_psi_io_pct": min(100.0, 65 * starved + 20 * writing),
             "instructions_g_s": cycles * ipc,
             "cycles_g_s": cycles,
             "ipc": ipc,
@@ -183,10 +189,20 @@ class SimulatedNode:
                 "memory_mib": round(9_000 + 21_000 * job.warm(t)),
                 "read_mb_s": 22 * level + 320 * job.starved(t),
                 "write_mb_s": 360 * job.checkpoint(t),
+                "read_calls_mb_s": 60 * level + 330 * job.starved(t),
+                "write_calls_mb_s": 1 + 360 * job.checkpoint(t),
+                "voluntary_switches_s": 900 * level + 2_600 * job.starved(t),
+                "involuntary_switches_s": 3 + 9 * level,
+                "world_size": self._simulation.nodes * self._simulation.gpus,
+                "threads": 212,
+                "numa_node": index // 4,
+                "age_s": int(t - job.delay),
             }
+            state, wchan = ("S", "futex_wait_queue") if level < 0.5 else ("R", None)
             pid = 41_200 + 17 * index + job.key % 997
             rank = self._simulation.index * self._simulation.gpus + index
             command = "python train.py --config llama-8b.yaml"
             row = self._row("processes", values, first)
-            samples.append(ProcessSample(index, pid, "demo", command, rank, index, row))
+            texts = f"{12 * index}-{12 * index + 11}", state, wchan
+            samples.append(ProcessSample(index, pid, "demo", command, rank, index, row, *texts))
         return tuple(samples)

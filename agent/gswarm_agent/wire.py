@@ -288,7 +288,8 @@ def _parts(value: Any) -> List[Any]:
 
 
 def _process_columns(p: Processes) -> List[Any]:
-    return [p.gpus, p.pids, p.users, p.commands, p.ranks, p.local_ranks, p.numbers.data]
+    identities = [p.gpus, p.pids, p.users, p.commands, p.ranks, p.local_ranks, p.cpus]
+    return [*identities, p.states, p.wchans, p.numbers.data]
 
 
 def encode(message: Message) -> bytes:

@@ -193,8 +193,8 @@ class FrameReader:
 
     def __init__(self, hello: Hello) -> None:
         self._hello = hello
-        self._identities: List[Any] = [[]] * 6
-        self._columns: Tuple[Tuple[Any, ...], ...] = ((),) * 6
+        self._identities: List[Any] = [[]] * 7
+        self._columns: Tuple[Tuple[Any, ...], ...] = ((),) * 7
 
     def read(self, body: List[Any]) -> Frame:
         """Return the frame of a message's values."""
@@ -226,13 +226,15 @@ class FrameReader:
 
     def _read_processes(self, value: Any) -> Processes:
         """Read the processes; those of the frame before share their identities, which are checked once."""
-        *identities, numbers = read_array(value, "processes", 7, 7)
+        *identities, states, wchans, numbers = read_array(value, "processes", 10, 10)
         if identities != self._identities:
             self._columns = _identity_columns(identities, self._hello)
             self._identities = identities
-        gpus, pids, users, commands, ranks, local_ranks = self._columns
-        block = _block(numbers, self._hello.tables.processes, len(pids), "process numbers")
-        return Processes(gpus, pids, users, commands, ranks, local_ranks, block)
+        count = len(self._columns[0])
+        changing = _texts(states, count, "process state"), _texts(wchans, count, "process wchan")
+        block = _block(numbers, self._hello.tables.processes, count, "process numbers")
+        columns: Tuple[Any, ...] = (*self._columns, *changing, block)
+        return Processes(*columns)
 
 
 def _block(value: Any, layout: BlockLayout, count: int, what: str) -> Block:
@@ -243,7 +245,7 @@ def _block(value: Any, layout: BlockLayout, count: int, what: str) -> Block:
 
 
 def _identity_columns(identities: List[Any], hello: Hello) -> Tuple[Tuple[Any, ...], ...]:
-    gpus, pids, users, commands, ranks, local_ranks = identities
+    gpus, pids, users, commands, ranks, local_ranks, cpus = identities
     count = len(read_array(gpus, "process gpu", MAX_PROCESSES))
     return (
         _integers(gpus, count, "process gpu", len(hello.gpus) - 1),
@@ -252,6 +254,7 @@ def _identity_columns(identities: List[Any], hello: Hello) -> Tuple[Tuple[Any, .
         _texts(commands, count, "process command"),
         _maybe_integers(ranks, count, "process rank"),
         _maybe_integers(local_ranks, count, "process rank"),
+        _texts(cpus, count, "process cpus"),
     )
 
 

@@ -23,6 +23,7 @@ _UNITS = {
     "bits": Unit(""),
     "errors": Unit(""),
     "P": Unit(""),
+    "s": Unit(""),
 }
 
 

@@ -121,6 +121,9 @@ def _process(gpus: Sequence[GpuFacts], process: ProcessSample) -> Object:
         "command": process.command,
         "rank": process.rank,
         "local_rank": process.local_rank,
+        "cpus_allowed": process.cpus,
+        "state": process.state,
+        "wchan": process.wchan,
         **_values(PROCESS_METRICS, process.row),
     }
 

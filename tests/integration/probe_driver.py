@@ -35,6 +35,9 @@ class OnGpu:
     rank: int | None
     local_rank: int | None
     row: Values
+    cpus: str | None
+    state: str | None
+    wchan: str | None
 
 
 @dataclass(frozen=True)

@@ -235,14 +235,15 @@ def test_timeline_has_sessions_and_jump_targets(replay: RecordedSource) -> None:
 
 def test_ended_processes_disappear_in_replay(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
-    process = ProcessSample(0, 4711, "ada", "python train.py", 0, 0, (None,) * len(PROCESS_METRICS))
+    unmeasured = (None,) * len(PROCESS_METRICS)
+    process = ProcessSample(0, 4711, "ada", "python train.py", 0, 0, unmeasured, "0-7", "S", "futex_wait")
     row = gpu_row(util_pct=50)
     seen = dict.fromkeys(range(1, 20, 2), (process,))
     record(path, [introduced(), *(arrived(n, [row, row], processes=seen.get(n)) for n in range(1, 60))])
     with closing(FileSource(path)) as source:
         replay = RecordedSource(source, 1)
         start = replay.recording.start
-        assert len(replay.fleet(start + 24).nodes["n1"].processes) == 1
+        assert replay.fleet(start + 24).nodes["n1"].processes == (process,)
         assert replay.fleet(start + 40).nodes["n1"].processes == ()
         fleet = replay.fleet(start + 15)
         for event in replay.events(start + 15, start + 40):

@@ -114,6 +114,7 @@ def test_gpu_facts_come_from_the_driver(stage: Stage) -> None:
         "mig": False,
         "parent_index": None,
         "mig_profile": None,
+        "numa_node": None,
     }
     assert facts.gpus[0]["uuid"] == first.uuid
 

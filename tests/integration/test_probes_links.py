@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gswarm_agent.probes.gpus.nvidia_nvlink import NvLink, nvlink_faults
-from gswarm_agent.probes.topology import find_adapters, pci_kind
+from gswarm_agent.probes.topology import find_adapters, pci_kind, read_numa_node
 from tests.cluster.standin import Scenario
 from tests.integration.probe_stage import Stage
 
@@ -91,6 +91,7 @@ def test_ways_between_pci_devices_are_named_as_by_nvidia_smi(tmp_path: Path) -> 
     elsewhere = device("pci0000:97/0000:97:01.0/0000:98:00.0", 1)
     kinds = [pci_kind(gpu, one) for one in (same_switch, behind_another, same_bridge, same_node, elsewhere)]
     assert kinds == ["PIX", "PXB", "PHB", "NODE", "SYS"]
+    assert [read_numa_node(one) for one in (gpu, elsewhere, device("virtual", -1))] == [0, 1, None]
 
 
 def test_adapters_are_found_with_their_rates(tmp_path: Path) -> None:

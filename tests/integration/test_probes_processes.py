@@ -17,7 +17,7 @@ import pytest
 from gswarm_agent.frame import TABLES, ProcessSample
 from gswarm_agent.metrics import PROCESS_COLUMNS
 from gswarm_agent.probes.gpus.nvidia_processes import ProcessLists, ProcessShares
-from gswarm_agent.probes.processes import UNKNOWN, ProcessTable
+from gswarm_agent.probes.processes import UNKNOWN, HostProcess, ProcessTable
 from gswarm_agent.wire import MAX_MESSAGE, encode
 from tests.cluster.standin import GpuProcess, Return, Scenario, build
 from tests.integration.probe_driver import AS_AGENTS_S, NamedSamples, OnGpu, ProbeProcess
@@ -30,7 +30,7 @@ NOBODY = 4_194_303
 @pytest.fixture
 def worker() -> Iterator[subprocess.Popen[bytes]]:
     """Start a process like a rank of a job."""
-    environment = {"RANK": "13", "LOCAL_RANK": "5", "SLURM_PROCID": "1", "PATH": os.environ["PATH"]}
+    environment = {"RANK": "13", "LOCAL_RANK": "5", "WORLD_SIZE": "16", "PATH": os.environ["PATH"]}
     code = "import sys; print('up', flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", code, "train me", "--lr", "3e-4"]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -72,16 +72,19 @@ def test_processes_have_gpu_and_host_values(
     assert (first.row["gpu_memory_mib"], first.row["sm_pct"]) == (70_000, 97)
     assert first.row["memory_mib"]
     assert first.row["memory_mib"] >= 5
+    assert (first.row["world_size"], first.row["threads"], first.state) == (16, 1, "S")
+    assert first.row["age_s"] is not None
+    assert 0 <= first.row["age_s"] < 60
+    assert (
+        first.cpus
+        == Path(f"/proc/{worker.pid}/status")
+        .read_text()
+        .partition("Cpus_allowed_list:\t")[2]
+        .partition("\n")[0]
+    )
 
     assert (nobody.gpu, nobody.pid, nobody.user, nobody.command) == (0, NOBODY, None, None)
-    assert nobody.row == {
-        "gpu_memory_mib": 500,
-        "sm_pct": 0,
-        "cpu_pct": None,
-        "memory_mib": None,
-        "read_mb_s": None,
-        "write_mb_s": None,
-    }
+    assert nobody.row == {**dict.fromkeys(PROCESS_COLUMNS), "gpu_memory_mib": 500, "sm_pct": 0}
 
     assert (third.gpu, third.row["gpu_memory_mib"], third.row["sm_pct"]) == (2, 300, 3)
 
@@ -265,44 +268,65 @@ def test_a_gpu_whose_process_list_hangs_doesn_t_stop_the_others(standin_lib: Pat
 
 
 class ProcFolder:
-    """A made-up /proc with one process."""
+    """A made-up /proc with one process, whose files have the forms of proc_pid_stat(5) and its like."""
 
     def __init__(self, proc: Path, pid: int) -> None:
         self.path = proc / str(pid)
         self.path.mkdir(parents=True)
         self.put(started=100, ticks=0, resident_pages=0, io=(0, 0), command=b"python\0train.py\0")
-        self.environ(b"RANK=1\0")
-        self.uid(os.getuid())
+        self.environ(b"RANK=1\0WORLD_SIZE=4\0")
+        self.status(os.getuid())
+        (self.path / "wchan").write_text("futex_wait_queue")
 
     def put(
         self, *, started: int, ticks: int, resident_pages: int, io: tuple[int, int] | None, command: bytes
     ) -> None:
-        rest = ["S", *["0"] * 10, str(ticks), "0", *["0"] * 6, str(started), "0", str(resident_pages), "0"]
+        rest = ["D", *["0"] * 10, str(ticks), *"00000", "9", "0", str(started), "0", str(resident_pages), "0"]
         (self.path / "stat").write_text(f"7 (a) b) {' '.join(rest)}\n")
         (self.path / "cmdline").write_bytes(command)
         if io is None:
             (self.path / "io").unlink(missing_ok=True)
         else:
-            (self.path / "io").write_text(f"rchar: 1\nread_bytes: {io[0]}\nwrite_bytes: {io[1]}\n")
+            calls = f"rchar: {10 * io[0]}\nwchar: {10 * io[1]}\nsyscr: 5\nsyscw: 5\n"
+            (self.path / "io").write_text(f"{calls}read_bytes: {io[0]}\nwrite_bytes: {io[1]}\n")
 
     def environ(self, text: bytes) -> None:
         (self.path / "environ").write_bytes(text)
 
-    def uid(self, uid: int) -> None:
-        (self.path / "status").write_text(f"Name:\tx\nUid:\t{uid}\t0\t0\t0\nGid:\t0\n")
+    def status(self, uid: int, cpus: str = "0-3", switches: tuple[int, int] = (0, 0)) -> None:
+        text = f"Name:\tx\nUid:\t{uid}\t0\t0\t0\nGid:\t0\nCpus_allowed_list:\t{cpus}\nMems_allowed_list:\t0\n"
+        text += f"voluntary_ctxt_switches:\t{switches[0]}\nnonvoluntary_ctxt_switches:\t{switches[1]}\n"
+        (self.path / "status").write_text(text)
+
+
+def named(process: HostProcess) -> dict[str, float | None]:
+    """Return a process's use of the host by column, but for its age, which the real clock decides."""
+    values = dict(zip(PROCESS_COLUMNS[2:], process.usage, strict=True))
+    del values["age_s"]
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def test_host_usage_of_a_process(tmp_path: Path) -> None:
     folder = ProcFolder(tmp_path, 7)
-    table = ProcessTable(str(tmp_path))
+    for node, cpus in enumerate(("0-3,8-11", "4-7,12-15", "")):
+        (tmp_path / f"devices/system/node/node{node}").mkdir(parents=True)
+        (tmp_path / f"devices/system/node/node{node}/cpulist").write_text(f"{cpus}\n")
+    table = ProcessTable(str(tmp_path), str(tmp_path))
     first = table.read([7], 0)[7]
     assert (first.command, first.rank) == ("python train.py", 1)
-    assert first.usage == (None, 0, None, None)
+    assert (first.state, first.wchan, first.cpus) == ("D", "futex_wait_queue", "0-3")
+    assert named(first) == {"memory_mib": 0, "world_size": 4, "threads": 9, "numa_node": 0}
     pages = 512 * 2**20 // os.sysconf("SC_PAGE_SIZE")
     ticks = 3 * os.sysconf("SC_CLK_TCK")
     folder.put(started=100, ticks=ticks, resident_pages=pages, io=(8 * 10**6, 10**6), command=b"renamed")
+    folder.status(os.getuid(), "5,12-13", (1000, 7))
     second = table.read([7, 7], 2 * SECOND)[7]
-    assert second.usage == (150, 512, 4, 0.5)
+    of_files = {"read_mb_s": 4, "write_mb_s": 0.5, "read_calls_mb_s": 40, "write_calls_mb_s": 5}
+    switches = {"voluntary_switches_s": 500, "involuntary_switches_s": 3.5}
+    constant = {"world_size": 4, "threads": 9, "numa_node": 1}
+    assert named(second) == {"cpu_pct": 150, "memory_mib": 512, **of_files, **switches, **constant}
+    folder.status(os.getuid(), "0-15")
+    assert "numa_node" not in named(table.read([7], 3 * SECOND)[7])
     assert table.read([7], 7 * SECOND)[7].command == "renamed"
 
 
@@ -314,17 +338,23 @@ def test_a_reused_pid_is_another_process(tmp_path: Path) -> None:
     folder.environ(b"RANK=4\0")
     other = table.read([7], SECOND)[7]
     assert (other.rank, other.command) == (4, "other")
-    assert other.usage == (None, 0, None, None)
+    assert named(other) == {"memory_mib": 0, "threads": 9}
 
 
 def test_another_users_process_shows_only_public_details(tmp_path: Path) -> None:
     folder = ProcFolder(tmp_path, 7)
-    folder.uid(3_000_000_000)
+    folder.status(3_000_000_000)
     (folder.path / "environ").unlink()
+    # The kernel writes this to those who may not trace the process (proc_pid_wchan in fs/proc/base.c).
+    (folder.path / "wchan").write_text("0")
     folder.put(started=1, ticks=0, resident_pages=0, io=None, command=b"secret\0")
-    side = ProcessTable(str(tmp_path)).read([7], 0)[7]
+    table = ProcessTable(str(tmp_path), str(tmp_path))
+    table.read([7], 0)
+    side = table.read([7], SECOND)[7]
     assert (side.user, side.command, side.rank) == ("3000000000", "secret", None)
-    assert side.usage[2:] == (None, None)
+    assert (side.state, side.wchan, side.cpus) == ("D", None, "0-3")
+    public = {"cpu_pct", "memory_mib", "threads", "voluntary_switches_s", "involuntary_switches_s"}
+    assert named(side).keys() == public
 
 
 def test_a_missing_process_is_unknown(tmp_path: Path) -> None:
@@ -348,9 +378,13 @@ def test_all_commands_together_fit_into_a_frame(tmp_path: Path) -> None:
         ProcFolder(tmp_path, pid).put(
             started=1, ticks=0, resident_pages=0, io=None, command="\N{PILE OF POO}".encode() * 100_000
         )
+        (tmp_path / f"{pid}/wchan").write_text("x" * 500)
     pids = [pid for pid in range(1, 201) for _ in range(16)]  # each on sixteen GPUs
     sides = ProcessTable(str(tmp_path)).read(pids, 0)
     row = (None,) * len(PROCESS_COLUMNS)
-    processes = tuple(ProcessSample(0, pid, "u", sides[pid].command, 0, 0, row) for pid in pids)
+    processes = [
+        ProcessSample(0, pid, "u", sides[pid].command, 0, 0, row, sides[pid].cpus, "S", sides[pid].wchan)
+        for pid in pids
+    ]
     assert len(encode(TABLES.frame(1, 1, 0.0, 0, gpus=(), host=None, processes=processes))) < MAX_MESSAGE
     assert (sides[1].command or "").startswith("\N{PILE OF POO}" * 100)

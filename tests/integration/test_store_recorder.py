@@ -159,18 +159,34 @@ def test_a_number_outside_its_columns_range_is_null(path: Path) -> None:
 def test_process_texts_of_any_kind_are_recorded(path: Path) -> None:
     odd = "python train.py '; DROP TABLE gpus; -- \udcff\x00é"
     processes = (
-        ProcessSample(1, 4321, "ada", odd, 3, 1, process_row(gpu_memory_mib=70_000, sm_pct=88)),
+        ProcessSample(
+            1, 4321, "ada", odd, 3, 1, process_row(gpu_memory_mib=70_000, sm_pct=88), "0-7", "D", odd
+        ),
         ProcessSample(0, 4322, None, None, None, None, process_row()),
     )
     record(path, [introduced(), arrived(1, [gpu_row(), gpu_row()], processes=processes)])
     rows = query(
         path,
-        "SELECT gpu_index, pid, rank, local_rank, user_name, command, gpu_memory_mib, sm_pct, cpu_pct "
+        "SELECT gpu_index, pid, rank, local_rank, user_name, command, gpu_memory_mib, sm_pct, cpu_pct, "
+        "cpus_allowed, state, wchan "
         "FROM process_samples JOIN gpus USING (gpu_id) ORDER BY pid",
     )
     assert rows == [
-        (1, 4321, 3, 1, "ada", odd.replace("\udcff", "?"), 70_000, 88, None),
-        (0, 4322, None, None, None, None, None, None, None),
+        (
+            1,
+            4321,
+            3,
+            1,
+            "ada",
+            odd.replace("\udcff", "?"),
+            70_000,
+            88,
+            None,
+            "0-7",
+            "D",
+            odd.replace("\udcff", "?"),
+        ),
+        (0, 4322, *(None,) * 10),
     ]
 
 

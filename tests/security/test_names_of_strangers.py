@@ -21,7 +21,7 @@ TEXTS = {
     "recordings": ["host", "user_name", "slurm_job_id", "slurm_cluster", "command"],
     "nodes": ["node", "hostname", "cpu_model", "kernel"],
     "gpus": ["name", "uuid"],
-    "process_samples": ["user_name", "command"],
+    "process_samples": ["user_name", "command", "cpus_allowed", "state", "wchan"],
     "sessions": ["name", "status", "note"],
     "events": ["message", "detail", "severity"],
 }

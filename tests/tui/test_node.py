@@ -14,6 +14,7 @@ from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.screens.node import NodeScreen
 from tests.tui.conftest import app_on, line_with, screen_text, shows
 from tests.tui.scene import Scene, scene
+from tests.unit.store_recording import host_row, process_row
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 
@@ -162,16 +163,37 @@ async def test_link_line_shows_clock_and_round_trip() -> None:
         assert "clock −12.3 ms · round trip 0.8 ms" in screen_text(app)
 
 
+async def test_a_job_s_memory_stands_beside_the_node_s() -> None:
+    made = scene(nodes=1, gpus=1, seconds=3)
+    app = app_on(made)
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.show(NodeScreen("gpu01"))
+        await pilot.pause()
+        assert "1.97 TiB · job 0.0" in screen_text(app)
+        assert line_with(app, "job I/O PSI")
+        host = host_row(job_memory_mib=212 << 10, job_memory_limit_mib=480 << 10, job_oom_kills=2)
+        frame = TABLES.frame(99, round(made.time * 1e9), 0.0, 0, gpus=(None,), host=host)
+        reasons = {"job_psi_io_pct": "the job has ended, or its cgroup has no io.pressure"}
+        hello = replace(hello_of(made, "gpu01"), capabilities=reasons)
+        made.hub.publish(NodeIntroduced("gpu01", made.time, hello))
+        made.hub.publish(FrameArrived("gpu01", made.time, made.time, hello.life, frame))
+        made.hub.flush()
+        await shows(app, pilot, "1.97 TiB · job 212 of 480 GiB · 2 OOM kills · Linux")
+        assert "job I/O PSI" not in screen_text(app)
+        assert line_with(app, "job CPU PSI")
+
+
 async def test_processes_are_sorted_by_gpu_and_cleaned() -> None:
     made = scene(nodes=1, gpus=2, seconds=1)
-    row = (1024, 50, 210.0, 2048, None, 1500.0)
-    evil = ProcessSample(1, 4242, "eve\u202e", "python\n[red]x.py\x1b]0;title\x07", 3, None, row)
+    row = process_row(gpu_memory_mib=1024, sm_pct=50, cpu_pct=210.0, memory_mib=2048, write_mb_s=1500.0)
+    texts = "0-7", "D", "nfs_wait\x1b[1m"
+    evil = ProcessSample(1, 4242, "eve\u202e", "python\n[red]x.py\x1b]0;title\x07", 3, None, row, *texts)
     hello = hello_of(made, "gpu01")
     frame = TABLES.frame(99, round(made.time * 1e9), 0.0, 0, gpus=(None, None), host=None, processes=(evil,))
     made.hub.publish(FrameArrived("gpu01", made.time, made.time, hello.life, frame))
     made.hub.flush()
     app = app_on(made)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=(200, 40)) as pilot:
         app.show(NodeScreen("gpu01"))
         await pilot.pause()
         line = line_with(app, "4242")
@@ -187,7 +209,10 @@ async def test_processes_are_sorted_by_gpu_and_cleaned() -> None:
             *line.split()[8:],
         ]
         assert "[red]x.py" in line
-        assert line.split()[-2:] == ["–", "1.5"]
+        assert line.split()[8] == "D"
+        after = line.partition("title�")[2].split()
+        assert after[:2] == ["–", "1.5"]
+        assert after[-2:] == ["nfs_wait�[1m", "0-7"]
 
 
 async def test_views_fill_the_screen_with_one_part() -> None:

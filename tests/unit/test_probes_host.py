@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import time
 from pathlib import Path
@@ -30,6 +31,7 @@ class FakeHost:
             self.pressure(resource, 0)
         self.device("sys/block/vda")
         self.device("sys/class/net/eth0")
+        self.job("self", 9, used=512 << 20, limit=f"{2 << 30}")
         self.put("proc/sys/kernel/random/boot_id", "6c9a\n")
         self.put("proc/cpuinfo", "processor\t: 0\nmodel name\t: Big Iron 9000\nflags\t: a b\n")
 
@@ -74,6 +76,20 @@ class FakeHost:
             "full avg10=0.00 avg60=0.00 avg300=0.00 total=999999999\n",
         )
 
+    def job(
+        self, pid: str, number: int, *, used: int, limit: str = "max", kills: int = 0, us: int = 0
+    ) -> Path:
+        """Put a process into a Slurm job of a host with cgroups of version 2 (admin-guide/cgroup-v2.rst)."""
+        path = f"/system.slice/slurmstepd.scope/job_{number}"
+        self.put(f"proc/{pid}/cgroup", f"0::{path}/step_0/user/task_0\n")
+        self.put(f"sys/fs/cgroup{path}/memory.current", f"{used}\n")
+        self.put(f"sys/fs/cgroup{path}/memory.max", f"{limit}\n")
+        self.put(f"sys/fs/cgroup{path}/memory.events", f"low 0\nhigh 0\nmax 7\noom 5\noom_kill {kills}\n")
+        for resource in ("cpu", "memory", "io"):
+            text = f"some avg10=0.00 avg60=0.00 avg300=0.00 total={us}\nfull total=0\n"
+            self.put(f"sys/fs/cgroup{path}/{resource}.pressure", text)
+        return self.sys / f"fs/cgroup{path}"
+
     def port(self, device: str, received_words: int, sent_words: int) -> None:
         folder = f"sys/class/infiniband/{device}/ports/1/counters"
         self.put(f"{folder}/port_rcv_data", f"{received_words}\n")
@@ -96,7 +112,7 @@ def test_the_first_row_has_gauges_and_no_rates(host: FakeHost) -> None:
     assert row["memory_used_mib"] == 16 << 10
     assert row["swap_used_mib"] == 1 << 10
     assert {name for name, value in row.items() if value is None} == {
-        name for name in PROC_COLUMNS if name not in ("load_1m", "memory_used_mib", "swap_used_mib")
+        name for name in PROC_COLUMNS if name.endswith(("_pct", "_mb_s"))
     }
 
 
@@ -174,6 +190,47 @@ def test_pressure_is_the_share_of_time_some_task_waited(host: FakeHost) -> None:
     row = read(probe, 2)
     assert (row["psi_cpu_pct"], row["psi_memory_pct"]) == (12.5, 0)
     assert row["psi_io_pct"] == pytest.approx(100.005), "not clipped"
+
+
+def test_a_job_s_memory_and_pressure_come_from_its_cgroup(host: FakeHost) -> None:
+    probe = HostProbe(str(host.proc), str(host.sys))
+    row = read(probe, 0)
+    assert (row["job_memory_mib"], row["job_memory_limit_mib"], row["job_oom_kills"]) == (512, 2048, 0)
+    folder = host.job("self", 9, used=1 << 30, kills=2, us=250_000)
+    row = read(probe, 1)
+    assert (row["job_memory_mib"], row["job_memory_limit_mib"], row["job_oom_kills"]) == (1024, None, 2)
+    assert [row[f"job_psi_{name}_pct"] for name in ("cpu", "memory", "io")] == [25] * 3
+    assert probe.reasons["job_memory_limit_mib"] == "the job has no memory limit"
+    host.job("71", 10, used=3 << 20, us=10**9)
+    probe.follow([71, 72])
+    row = read(probe, 2)
+    assert (row["job_memory_mib"], row["job_psi_io_pct"]) == (3, None)
+    host.put("proc/72/cgroup", "0::/user.slice\n")
+    probe.follow([72, 71])
+    assert read(probe, 3)["job_memory_mib"] == 3
+    probe.follow([72])
+    assert read(probe, 4)["job_memory_mib"] is None
+    assert "Slurm job's cgroup" in probe.reasons["job_memory_mib"]
+    # The end of a job is no event.
+    shutil.rmtree(folder)
+    assert read(HostProbe(str(host.proc), str(host.sys)), 0)["job_memory_mib"] is None
+    assert probe.take_notes() == []
+
+
+def test_a_job_s_memory_is_measured_under_cgroups_of_version_1(host: FakeHost) -> None:
+    """Slurm's folders are as in src/plugins/cgroup/v1, the files as in admin-guide/cgroup-v1/memory.rst."""
+    lines = ("9:cpuset:/slurm/uid_7/job_9/step_0", "4:memory:/slurm/uid_7/job_9/step_0/task_0", "0::/")
+    host.put("proc/self/cgroup", "\n".join(lines))
+    job = "sys/fs/cgroup/memory/slurm/uid_7/job_9"
+    host.put(f"{job}/memory.usage_in_bytes", f"{3 << 30}\n")
+    host.put(f"{job}/memory.limit_in_bytes", "9223372036854771712\n")
+    for folder, kills in (("", 0), ("/step_0", 1), ("/step_0/task_0", 2)):
+        text = f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n"
+        host.put(f"{job}{folder}/memory.oom_control", text)
+    probe = HostProbe(str(host.proc), str(host.sys))
+    row = read(probe, 0)
+    assert (row["job_memory_mib"], row["job_memory_limit_mib"], row["job_oom_kills"]) == (3072, None, 3)
+    assert "no io.pressure" in probe.reasons["job_psi_io_pct"]
 
 
 def test_infiniband_ports_count_words_of_four_bytes(host: FakeHost) -> None:

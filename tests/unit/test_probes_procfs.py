@@ -85,11 +85,11 @@ def test_disk_sectors_are_converted_to_bytes() -> None:
     st.text(st.characters(exclude_characters="\0"), max_size=20), st.integers(0, 2**40), st.integers(0, 2**60)
 )
 def test_a_process_name_can_hold_any_character(name: str, ticks: int, started: int) -> None:
-    before = " ".join(["S", *["0"] * 10, str(ticks), "7", *["0"] * 6, str(started), "0", "5", "0"])
+    before = " ".join(["D", *["0"] * 10, str(ticks), "7", *"0000", "3", "0", str(started), "0", "5", "0"])
     stat = procfs.parse_process_stat(
         b"123 (" + name.encode("utf-8", "surrogatepass") + b") " + before.encode() + b"\n"
     )
-    assert stat == procfs.ProcessStat(ticks + 7, started, 5)
+    assert stat == procfs.ProcessStat(ticks + 7, started, 5, "D", 3)
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0"), min_size=1), min_size=1))
@@ -105,22 +105,25 @@ def test_a_kernel_thread_has_no_command_line() -> None:
 
 
 def test_a_launchers_rank_overrides_slurms() -> None:
-    environ = b"SLURM_PROCID=1\0SLURM_LOCALID=0\0RANK=11\0LOCAL_RANK=3\0SECRET=RANK=5\0"
-    assert procfs.parse_ranks(environ) == (11, 3)
-    assert procfs.parse_ranks(b"SLURM_PROCID=6\0SLURM_LOCALID=2\0") == (6, 2)
-    assert procfs.parse_ranks(b"OMPI_COMM_WORLD_RANK=9\0OMPI_COMM_WORLD_LOCAL_RANK=1\0") == (9, 1)
-    assert procfs.parse_ranks(b"PMI_RANK=4\0") == (4, None)
+    slurm = b"SLURM_PROCID=1\0SLURM_LOCALID=0\0SLURM_NTASKS=4\0SLURM_STEP_NUM_TASKS=2\0"
+    assert procfs.parse_ranks(slurm) == (1, 0, 2)
+    assert procfs.parse_ranks(slurm + b"RANK=11\0LOCAL_RANK=3\0WORLD_SIZE=16\0SECRET=RANK=5\0") == (11, 3, 16)
+    for name, size in ((b"OMPI_COMM_WORLD", b"_SIZE"), (b"MV2_COMM_WORLD", b"_SIZE")):
+        environ = b"%b_RANK=9\0%b_LOCAL_RANK=1\0%b%b=12\0" % (name, name, name, size)
+        assert procfs.parse_ranks(environ) == (9, 1, 12)
+    assert procfs.parse_ranks(b"PMI_RANK=4\0PMI_SIZE=8\0") == (4, None, 8)
+    # A batch script has the job's number of tasks, but its processes aren't ranks of so many.
+    assert procfs.parse_ranks(b"SLURM_NTASKS=4\0") == (None, None, None)
 
 
 @pytest.mark.parametrize("value", [b"", b"-1", b"one", b"1" * 30, b" 1", b"\xff"])
 def test_a_rank_that_is_not_a_number_is_none(value: bytes) -> None:
-    assert procfs.parse_ranks(b"RANK=" + value) == (None, None)
+    assert procfs.parse_ranks(b"RANK=" + value) == (None, None, None)
 
 
 @given(st.binary())
 def test_any_environment_is_parsed(environ: bytes) -> None:
-    rank, local_rank = procfs.parse_ranks(environ)
-    assert all(number is None or number >= 0 for number in (rank, local_rank))
+    assert all(number is None or number >= 0 for number in procfs.parse_ranks(environ))
 
 
 @given(st.binary(max_size=200))
@@ -136,6 +139,8 @@ def test_arbitrary_bytes_raise_only_expected_errors(text: bytes) -> None:
         procfs.parse_process_stat,
         procfs.parse_process_io,
         procfs.parse_process_uid,
+        procfs.parse_thread_status,
+        lambda text: procfs.parse_cpu_list(text.decode("latin-1")),
     ):
         try:
             parse(text)

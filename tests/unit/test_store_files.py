@@ -44,7 +44,8 @@ def test_every_metric_has_its_column_with_its_type_and_unit(tmp_path: Path) -> N
             assert kind == metric.sql
             rounded = ", rounded: whole from 100, one digit after the point from 10, else two"
             digits = rounded if kind == "FLOAT" else ""
-            assert comment == f"{metric.meaning} [{metric.unit}]{digits}; NULL where not measured"
+            unit = f" [{metric.unit}]" if metric.unit else ""
+            assert comment == f"{metric.meaning}{unit}{digits}; NULL where not measured"
 
 
 def test_every_table_view_and_column_has_a_comment(tmp_path: Path) -> None:

@@ -145,6 +145,9 @@ def frames(draw: st.DrawFn, hello: Hello) -> Frame:
         maybe_count,
         maybe_count,
         row(len(hello.process_columns)),
+        maybe_text,
+        maybe_text,
+        maybe_text,
     )
     note = st.builds(
         Note,
@@ -362,7 +365,11 @@ def test_any_bits_in_a_block_are_finite_numbers_or_none(gpus: bytes, host: bytes
         assert number is None or math.isfinite(number)
 
 
-_GPUS, _HOST, _ONE = bytes(16), bytes(8), [[0], [1], [None], ["x"], [None], [0], bytes(4)]
+_GPUS, _HOST, _ONE = (
+    bytes(16),
+    bytes(8),
+    [[0], [1], [None], ["x"], [None], [0], ["0"], ["S"], [None], bytes(4)],
+)
 
 
 @pytest.mark.parametrize(
@@ -387,6 +394,9 @@ _GPUS, _HOST, _ONE = bytes(16), bytes(8), [[0], [1], [None], ["x"], [None], [0],
         ([1, 1, 0.0, 0, _GPUS, _HOST, [[0], [1], [], *_ONE[3:]], []], "process user"),
         ([1, 1, 0.0, 0, _GPUS, _HOST, [*_ONE[:3], ["x" * (MAX_TEXT + 1)], *_ONE[4:]], []], "process command"),
         ([1, 1, 0.0, 0, _GPUS, _HOST, [*_ONE[:4], [1.5], *_ONE[5:]], []], "process rank"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [*_ONE[:6], [7], *_ONE[7:]], []], "process cpus"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [*_ONE[:7], [], *_ONE[8:]], []], "process state"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [*_ONE[:8], [b"x"], *_ONE[9:]], []], "process wchan"),
     ],
 )
 def test_a_frame_that_does_not_fit_the_hello_is_rejected(body: list[object], what: str) -> None:
@@ -413,7 +423,9 @@ def test_a_listing_that_does_not_fit_the_hello_is_rejected(listings: object) -> 
 
 
 def test_commands_of_processes_carry_no_escapes() -> None:
-    odd = ProcessSample(0, 1, "e\x1bve", "python\n[x]\u202e", None, None, (1.0,))
+    odd = ProcessSample(
+        0, 1, "e\x1bve", "python\n[x]\u202e", None, None, (1.0,), "0-\x1b7", "S\n", "futex\x07"
+    )
     messages: list[Message] = [
         HELLO,
         HELLO.tables.frame(1, 1, 0.0, 0, gpus=[None], host=None, processes=[odd]),
@@ -421,4 +433,6 @@ def test_commands_of_processes_carry_no_escapes() -> None:
     _, frame = decoded(MAGIC + b"".join(map(encode, messages)))
     assert isinstance(frame, Frame)
     assert frame.processes is not None
-    assert [(p.user, p.command) for p in frame.processes.samples] == [("e ve", "python [x] ")]
+    (process,) = frame.processes.samples
+    assert (process.user, process.command) == ("e ve", "python [x] ")
+    assert (process.cpus, process.state, process.wchan) == ("0- 7", "S ", "futex ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from functools import partial
 from glob import glob
 from os.path import exists
 
@@ -39,11 +40,12 @@ each port, and the kernel counts CPU time in ticks of 10 ms: a share of 100 ms w
 _AGAIN_NS = 60 * SECOND_NS
 _MB = 10**6
 _STAT_BYTES = 1024 * 1024
+_STALLS = ("cpu", "memory", "io")
 _US_TO_PERCENT = 100 * 1000 / SECOND_NS
 
 
 class MissingError(LookupError):
-    """Raised where the node lacks a device; the message is a sentence."""
+    """Raised where the node lacks a device or a job; the message is a sentence."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,48 @@ class Fabric:
         return _mb_s(self._rates.update(counts, now_ns))
 
 
+class JobCgroup:
+    """The cgroup of the Slurm job of a process, in version 1 or 2."""
+
+    def __init__(self, proc: str, sys: str, pid: str) -> None:
+        self._folder, self._is_v1 = "", False
+        for line in read_start(f"{proc}/{pid}/cgroup").decode("utf-8", "replace").splitlines():
+            # As 4:memory:/slurm/uid_7/job_9/step_0 or 0::/system.slice/slurmstepd.scope/job_9/step_0/user.
+            _, controllers, path = line.split(":", 2)
+            job = re.match(r"/.*/job_\d+(?=/|$)", path)
+            folder = f"{sys}/fs/cgroup{'/memory' if controllers else ''}{job[0] if job else ''}"
+            if job and controllers in ("", "memory") and not self._folder and exists(folder):
+                self._folder, self._is_v1 = folder, bool(controllers)
+
+    def read_file(self, name: str, name_v1: str = "") -> bytes:
+        """Return a file by its names in version 2 and 1. Raises MissingError, OSError."""
+        if not self._folder:
+            raise MissingError("neither your processes on the GPUs nor the agent are in a Slurm job's cgroup")
+        name = (self._is_v1 and name_v1) or name
+        try:
+            return read_file(f"{self._folder}/{name}")
+        except FileNotFoundError:
+            raise MissingError(f"the job has ended, or its cgroup has no {name}") from None
+
+    def memory(self, _: int) -> HostValues:
+        """Return the memory that the job uses, in MiB."""
+        return (int(self.read_file("memory.current", "memory.usage_in_bytes")) >> 20,)
+
+    def memory_limit(self, _: int) -> HostValues:
+        """Return the memory that the job may use, in MiB; version 1 writes nearly 2**63 for no limit."""
+        text = self.read_file("memory.max", "memory.limit_in_bytes").strip()
+        if text == b"max" or int(text) > 1 << 60:
+            raise MissingError("the job has no memory limit")
+        return (int(text) >> 20,)
+
+    def oom_kills(self, _: int) -> HostValues:
+        """Return the number of processes that the kernel killed; version 1 counts them for each step."""
+        texts = [self.read_file("memory.events", "memory.oom_control")]
+        for below in ("step_*", "step_*/task_*") if self._is_v1 else ():
+            texts += map(read_start, glob(f"{self._folder}/{below}/memory.oom_control"))
+        return (sum(int(kills) for text in texts for kills in re.findall(rb"oom_kill (\d+)", text)),)
+
+
 def all_sources(proc: str, sys: str) -> List[HostSource]:
     """Return new sources for all columns; the slowest come last (some adapters take 1 ms a port)."""
 
@@ -184,16 +228,6 @@ def all_sources(proc: str, sys: str) -> List[HostSource]:
         physical = [name for name in names if exists(f"{sys}/class/net/{name}/device")]
         return physical or [name for name in names if name != "lo"]
 
-    def pressure(resource: str) -> HostSource:
-        rate = Rate()
-
-        def read(now_ns: int) -> HostValues:
-            # It may exceed 100 %, because the kernel has its own clock.
-            growth = rate.update(parse_pressure(read_file(f"{proc}/pressure/{resource}")), now_ns)
-            return (None if growth is None else growth * _US_TO_PERCENT,)
-
-        return HostSource((f"psi_{resource}_pct",), read)
-
     disks = DeviceTraffic(f"{proc}/diskstats", parse_diskstats, whole_disks)
     network = DeviceTraffic(f"{proc}/net/dev", parse_net_dev, interfaces)
     return [
@@ -202,8 +236,29 @@ def all_sources(proc: str, sys: str) -> List[HostSource]:
         HostSource(("memory_used_mib", "swap_used_mib"), memory),
         HostSource(("disk_read_mb_s", "disk_write_mb_s"), disks.read),
         HostSource(("net_rx_mb_s", "net_tx_mb_s"), network.read),
-        *map(pressure, ("cpu", "memory", "io")),
+        *(_pressure(f"psi_{name}_pct", partial(read_file, f"{proc}/pressure/{name}")) for name in _STALLS),
         HostSource(("ib_rx_mb_s", "ib_tx_mb_s"), Fabric(sys).read),
+        *_job_sources(JobCgroup(proc, sys, "self")),
+    ]
+
+
+def _pressure(column: str, read_text: Callable[[], bytes]) -> HostSource:
+    rate = Rate()
+
+    def read(now_ns: int) -> HostValues:
+        # It may exceed 100 %, because the kernel has its own clock.
+        growth = rate.update(parse_pressure(read_text()), now_ns)
+        return (None if growth is None else growth * _US_TO_PERCENT,)
+
+    return HostSource((column,), read)
+
+
+def _job_sources(job: JobCgroup) -> List[HostSource]:
+    return [
+        HostSource(("job_memory_mib",), job.memory),
+        HostSource(("job_memory_limit_mib",), job.memory_limit),
+        HostSource(("job_oom_kills",), job.oom_kills),
+        *(_pressure(f"job_psi_{name}_pct", partial(job.read_file, f"{name}.pressure")) for name in _STALLS),
     ]
 
 
@@ -216,6 +271,7 @@ class HostProbe:
     def __init__(self, proc: str = "/proc", sys: str = "/sys") -> None:
         self.reasons: Dict[str, str] = {}
         self._notes: List[Note] = []
+        self._folders, self._job_pid = (proc, sys), 0
         self._missing: Set[HostSource] = set()
         for source in all_sources(proc, sys):
             self._read(source, 0)
@@ -227,6 +283,13 @@ class HostProbe:
         self._order = [columns.index(name) for name in PROC_COLUMNS]
         self._row: Row = ()
         self._due = 0
+
+    def follow(self, pids: Sequence[int]) -> None:
+        """Measure the job of the first of these processes, as long as it is among them."""
+        if pids and self._job_pid not in pids:
+            self._job_pid = pids[0]
+            sources = _job_sources(JobCgroup(*self._folders, str(self._job_pid)))
+            self._sources[-len(sources) :] = sources
 
     def read(self, now_ns: int) -> Row:
         """Return one row of PROC_COLUMNS, which may be half a second old."""
@@ -250,10 +313,11 @@ class HostProbe:
         return notes
 
     def _read(self, source: HostSource, now_ns: int) -> Sequence[Optional[Number]]:
+        is_event = True
         try:
             values = source.read(now_ns)
         except MissingError as error:
-            reason = str(error)
+            reason, is_event = str(error), False
         except OSError as error:
             reason = f"{error.filename}: {error.strerror}"
         except (ValueError, LookupError):
@@ -264,7 +328,7 @@ class HostProbe:
             self._missing.discard(source)
             return values
         for name in source.columns:
-            if name not in self.reasons:
+            if is_event and name not in self.reasons:
                 self._notes.append(Note("unmeasured", WARNING, f"no longer measures {name}: {reason}"))
             self.reasons[name] = reason
         return (None,) * len(source.columns)

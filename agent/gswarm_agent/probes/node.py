@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 
@@ -23,6 +24,7 @@ from gswarm_agent.probes.host import HostProbe, read_host_facts
 from gswarm_agent.probes.listings import Listing
 from gswarm_agent.probes.mounts import Mounts
 from gswarm_agent.probes.ports import Ports
+from gswarm_agent.probes.procfs import user_name
 from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
@@ -53,6 +55,7 @@ class NodeProbe:
         self._ports, self._mounts = Ports(sys), Mounts(proc, sys)
         self._listings = {PORTS: Listing(self._ports.find), MOUNTS: Listing(self._mounts.find)}
         self._read_ns: Optional[int] = None
+        self._user = user_name(os.getuid())
 
     def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:
         """See Probe."""
@@ -108,6 +111,9 @@ class NodeProbe:
         processes = self._gpus.take_processes()
         if processes is not None:
             self._mounts.pids = [process.pid for process in processes]
+            if self._host is not None:
+                own = [process.pid for process in processes if process.user == self._user]
+                self._host.follow(own)
         return TickSamples(rows, host, processes, tuple(notes), listings)
 
     def _hung(self) -> Dict[str, str]:

@@ -1,18 +1,23 @@
-"""The processes on the GPUs as /proc shows them: user, command, ranks, CPU, memory and disks."""
+"""The processes on the GPUs as /proc shows them: user, command, ranks, CPU, memory, files and state."""
 
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from glob import glob
 
 from gswarm_agent.probes.procfs import (
     ProcessStat,
     parse_command,
+    parse_cpu_list,
     parse_process_io,
     parse_process_stat,
     parse_process_uid,
     parse_ranks,
+    parse_thread_status,
     read_start,
     user_name,
 )
@@ -26,19 +31,23 @@ if TYPE_CHECKING:
     from gswarm_agent.frame import Number
 
 _COMMAND_BYTES = 16 * 1024
-"""Bytes of a command line that are read; it may have megabytes."""
+"""Bytes of a command line that are read; it may have megabytes. A status with many CPUs fits, too."""
 _ENVIRON_BYTES = 6 * 1024 * 1024
 """Bytes of a process's variables that are read: Linux starts no process with more."""
 _COMMAND_NS = 5 * SECOND_NS
 """Longest age of a command line: to read it, the kernel locks the process's own memory."""
 _ALL_COMMANDS = MAX_MESSAGE // 8
 """Characters of the command lines of all processes together; each takes four bytes at most."""
+_LONGEST_CPUS, _LONGEST_WCHAN = 256, 64  # those of all processes must fit into a message
 _MB = 10**6
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
-HostUsage: TypeAlias = "Tuple[Optional[Number], Optional[Number], Optional[Number], Optional[Number]]"
-"""CPU %, resident MiB, MB/s read and written, as in the catalogue's process metrics."""
+_FACTORS = (100 / _TICKS_PER_SECOND, 1 / _MB, 1 / _MB, 1 / _MB, 1 / _MB, 1, 1)
+"""Units of a process's rates: CPU time, bytes of disks and of calls, context switches."""
+
+HostUsage: TypeAlias = "Tuple[Optional[Number], ...]"
+"""The catalogue's process metrics without those of the GPU."""
 
 
 @dataclass(frozen=True)
@@ -50,44 +59,65 @@ class HostProcess:
     rank: Optional[int]
     local_rank: Optional[int]
     usage: HostUsage
+    cpus: Optional[str] = None
+    state: Optional[str] = None
+    wchan: Optional[str] = None
 
 
-UNKNOWN = HostProcess(None, None, None, None, (None, None, None, None))
+UNKNOWN = HostProcess(None, None, None, None, (None,) * 12)
 """A process that /proc does not show: it has ended, or its pid belongs to another container."""
 
 
 class _TrackedProcess:
     """A followed process: its constant facts and its rates."""
 
-    def __init__(self, folder: str) -> None:
-        self.user: Optional[str] = None
-        self.rank: Optional[int] = None
-        self.local_rank: Optional[int] = None
-        self.stat: Optional[ProcessStat] = None
-        self._folder = folder
+    def __init__(self, folder: str, sys: str) -> None:
+        self._folder, self._sys = folder, sys
+        self._stat: Optional[ProcessStat] = None
+        self._user: Optional[str] = None
+        self._ranks: Tuple[Optional[int], ...] = ()
         self._arguments = b""
         self._command: Optional[str] = None
         self._command_until = 0
-        self._cpu, self._read, self._written = Rate(), Rate(), Rate()
+        self._rates = [Rate() for _ in _FACTORS]
 
-    def open(self) -> None:
-        """Read the process's files for the first time. Raises as ``parse_process_stat``."""
-        self.stat = parse_process_stat(read_start(f"{self._folder}/stat"))
-        status = read_start(f"{self._folder}/status")
-        self.user = user_name(parse_process_uid(status)) if status else None
-        # Only the owner and root may read this, and only the ranks' variables are used.
-        self.rank, self.local_rank = parse_ranks(read_start(f"{self._folder}/environ", _ENVIRON_BYTES))
+    def is_same(self) -> bool:
+        """Read its times; False when another process has its pid. Raises as ``parse_process_stat``."""
+        before = self._stat
+        self._stat = parse_process_stat(read_start(f"{self._folder}/stat"))
+        return before is None or before.started == self._stat.started
 
-    def refresh(self) -> bool:
-        """Read it again; False when the process has ended and its pid may be another's."""
-        before = self.stat
-        try:
-            self.stat = parse_process_stat(read_start(f"{self._folder}/stat"))
-        except (ValueError, LookupError):
-            return False
-        return before is not None and before.started == self.stat.started
+    def look(self, longest: int, now_ns: int) -> HostProcess:
+        """Return what /proc shows of it, after ``is_same``. Raises as ``parse_process_uid``."""
+        stat = self._stat or ProcessStat(0, 0, 0)
+        status = read_start(f"{self._folder}/status", _COMMAND_BYTES)
+        if not self._ranks:
+            self._user = user_name(parse_process_uid(status)) if status else None
+            # Only the owner and root may read this, and only the ranks' variables are used.
+            self._ranks = parse_ranks(read_start(f"{self._folder}/environ", _ENVIRON_BYTES))
+        rank, local_rank, world_size = self._ranks
+        cpus: Optional[str] = None
+        transferred: Sequence[Optional[int]] = (None,) * 4
+        switches: Sequence[Optional[int]] = (None, None)
+        with suppress(ValueError):
+            cpus, *switches = parse_thread_status(status)
+        with suppress(ValueError):  # only the owner and root may read it
+            transferred = parse_process_io(read_start(f"{self._folder}/io"))
+        rates = [rate.update(n, now_ns) for rate, n in zip(self._rates, (stat.cpu, *transferred, *switches))]
+        cpu, *others = [None if rate is None else rate * factor for rate, factor in zip(rates, _FACTORS)]
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - stat.started / _TICKS_PER_SECOND
+        usage = (
+            *(cpu, stat.resident * _PAGE >> 20, *others, world_size, stat.threads),
+            *(numa_node(cpus or "", self._sys), max(0, int(age_s))),
+        )
+        # A running thread waits in no function.
+        wchan = b"0" if stat.state == "R" else read_start(f"{self._folder}/wchan", _LONGEST_WCHAN)
+        function = wchan.decode("ascii", "replace") if wchan not in (b"", b"0") else None
+        command = self._read_command(longest, now_ns)
+        texts = cpus and cpus[:_LONGEST_CPUS], stat.state, function
+        return HostProcess(self._user, command, rank, local_rank, usage, *texts)
 
-    def command(self, longest: int, now_ns: int) -> Optional[str]:
+    def _read_command(self, longest: int, now_ns: int) -> Optional[str]:
         """Return its command line, which changes when it renames itself (workers of Ray and vLLM do)."""
         if now_ns >= self._command_until:
             self._command_until = now_ns + _COMMAND_NS
@@ -98,20 +128,6 @@ class _TrackedProcess:
                 self._command = None if command is None else clip_text(command)
         return None if self._command is None else self._command[:longest]
 
-    def usage(self, now_ns: int) -> HostUsage:
-        """Return its use between the last two reads."""
-        stat = self.stat or ProcessStat(0, 0, 0)
-        bytes_read: Optional[int] = None
-        bytes_written: Optional[int] = None
-        with suppress(ValueError):  # only the owner and root may read it
-            bytes_read, bytes_written = parse_process_io(read_start(f"{self._folder}/io"))
-        return (
-            _scaled(self._cpu.update(stat.cpu, now_ns), 100 / _TICKS_PER_SECOND),
-            stat.resident * _PAGE >> 20,
-            _scaled(self._read.update(bytes_read, now_ns), 1 / _MB),
-            _scaled(self._written.update(bytes_written, now_ns), 1 / _MB),
-        )
-
 
 class ProcessTable:
     """Follows processes by pid in /proc; a process that reuses a pid is recognised by its start time.
@@ -120,8 +136,10 @@ class ProcessTable:
     ``enter`` is called with each pid before it is read.
     """
 
-    def __init__(self, proc: str = "/proc", enter: Callable[[int], None] = lambda _: None) -> None:
-        self._proc, self._enter = proc, enter
+    def __init__(
+        self, proc: str = "/proc", sys: str = "/sys", enter: Callable[[int], None] = lambda _: None
+    ) -> None:
+        self._proc, self._sys, self._enter = proc, sys, enter
         self._tracked: Dict[int, _TrackedProcess] = {}
 
     def read(self, pids: Sequence[int], now_ns: int, skipped: Collection[int] = ()) -> Dict[int, HostProcess]:
@@ -138,22 +156,21 @@ class ProcessTable:
     def _read(self, pid: int, now_ns: int, longest: int) -> HostProcess:
         self._enter(pid)
         process = self._tracked.get(pid)
-        if process is None or not process.refresh():
-            process = self._tracked[pid] = _TrackedProcess(f"{self._proc}/{pid}")
         try:
-            if process.stat is None:
-                process.open()
-            return HostProcess(
-                process.user,
-                process.command(longest, now_ns),
-                process.rank,
-                process.local_rank,
-                process.usage(now_ns),
-            )
+            if process is None or not process.is_same():
+                process = self._tracked[pid] = _TrackedProcess(f"{self._proc}/{pid}", self._sys)
+                process.is_same()
+            return process.look(longest, now_ns)
         except (ValueError, LookupError):
-            del self._tracked[pid]
+            self._tracked.pop(pid, None)
             return UNKNOWN
 
 
-def _scaled(rate: Optional[float], factor: float) -> Optional[float]:
-    return None if rate is None else rate * factor
+@lru_cache(maxsize=1024)
+def numa_node(cpus: str, sys: str) -> Optional[int]:
+    """Return the NUMA node that has all CPUs of a list, None if they belong to several."""
+    allowed = parse_cpu_list(cpus)
+    for folder in glob(f"{sys}/devices/system/node/node[0-9]*"):
+        if allowed and allowed <= parse_cpu_list(read_start(f"{folder}/cpulist").decode().strip()):
+            return int(folder.rpartition("node")[2])
+    return None

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Optional, Tuple
+    from typing import Callable, Dict, List, Optional, Set, Tuple
 
 
 def read_file(path: str) -> bytes:
@@ -161,23 +161,49 @@ def _counts(
 
 @dataclass(frozen=True)
 class ProcessStat:
-    """CPU time and start time in clock ticks, and resident memory in pages, from /proc/PID/stat."""
+    """CPU time and start time in clock ticks, and resident memory in pages, from /proc/PID/stat.
+
+    ``state`` is the main thread's letter, as ps prints it; ``threads`` is the number of threads.
+    """
 
     cpu: int
     started: int
     resident: int
+    state: str = ""
+    threads: int = 0
 
 
 def parse_process_stat(text: bytes) -> ProcessStat:
     """Parse /proc/PID/stat. The command in parentheses may itself hold parentheses and spaces."""
     fields = text[text.rindex(b")") + 1 :].split(None, 22)
-    return ProcessStat(int(fields[11]) + int(fields[12]), int(fields[19]), int(fields[21]))
+    state = fields[0].decode("ascii", "replace")
+    cpu = int(fields[11]) + int(fields[12])
+    return ProcessStat(cpu, int(fields[19]), int(fields[21]), state, int(fields[17]))
 
 
-def parse_process_io(text: bytes) -> Tuple[int, int]:
-    """Parse /proc/PID/io: bytes (read from, written to) disks."""
+_IO = (b"read_bytes:", b"write_bytes:", b"rchar:", b"wchar:")
+
+
+def parse_process_io(text: bytes) -> Tuple[int, ...]:
+    """Parse /proc/PID/io: bytes read from and written to disks, and by all calls that read and write."""
     words = text.split()
-    return int(words[words.index(b"read_bytes:") + 1]), int(words[words.index(b"write_bytes:") + 1])
+    return tuple([int(words[words.index(name) + 1]) for name in _IO])
+
+
+def parse_thread_status(text: bytes) -> Tuple[str, int, int]:
+    """Parse /proc/PID/status: the main thread's CPUs, its voluntary and its involuntary context switches."""
+    words = text[text.index(b"\nCpus_allowed_list:") :].split()
+    at = words.index(b"voluntary_ctxt_switches:")
+    return words[1].decode(), int(words[at + 1]), int(words[at + 3])
+
+
+def parse_cpu_list(text: str) -> Set[int]:
+    """Parse a list of CPUs as the kernel writes it, such as 0-7,64-71."""
+    cpus: Set[int] = set()
+    for part in text.split(",") if text else ():
+        first, _, last = part.partition("-")
+        cpus.update(range(int(first), int(last or first) + 1))
+    return cpus
 
 
 def parse_process_uid(text: bytes) -> int:
@@ -194,19 +220,24 @@ def parse_command(text: bytes) -> Optional[str]:
 
 
 # In this order: a launcher inside a Slurm step (torchrun, mpirun) overrides Slurm's rank.
-RANK_VARIABLES = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK", b"SLURM_PROCID")
-_LOCAL_RANKS = (b"LOCAL_RANK", b"OMPI_COMM_WORLD_LOCAL_RANK", b"SLURM_LOCALID")
+RANK_VARIABLES = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"MV2_COMM_WORLD_RANK", b"PMI_RANK", b"SLURM_PROCID")
+_RANKS = (
+    RANK_VARIABLES,
+    (b"LOCAL_RANK", b"OMPI_COMM_WORLD_LOCAL_RANK", b"MV2_COMM_WORLD_LOCAL_RANK", b"SLURM_LOCALID"),
+    # A batch script has SLURM_NTASKS without being one of so many; only srun sets the step's number.
+    (b"WORLD_SIZE", b"OMPI_COMM_WORLD_SIZE", b"MV2_COMM_WORLD_SIZE", b"PMI_SIZE", b"SLURM_STEP_NUM_TASKS"),
+)
 
 
-def parse_ranks(environ: bytes) -> Tuple[Optional[int], Optional[int]]:
-    """Parse /proc/PID/environ: (rank, local rank), from the launchers' variables and no others."""
+def parse_ranks(environ: bytes) -> Tuple[Optional[int], Optional[int], Optional[int]]:
+    """Parse /proc/PID/environ: (rank, local rank, world size), from launchers' variables and no others."""
     values: Dict[bytes, int] = {}
     for entry in environ.split(b"\0"):
         name, _, value = entry.partition(b"=")
-        if (name in RANK_VARIABLES or name in _LOCAL_RANKS) and re.fullmatch(rb"[0-9]{1,9}", value):
+        if any(name in names for names in _RANKS) and re.fullmatch(rb"[0-9]{1,9}", value):
             values[name] = int(value)
-    rank = next((values[name] for name in RANK_VARIABLES if name in values), None)
-    return rank, next((values[name] for name in _LOCAL_RANKS if name in values), None)
+    rank, local_rank, size = (next((values[n] for n in names if n in values), None) for names in _RANKS)
+    return rank, local_rank, size
 
 
 @lru_cache(maxsize=None)

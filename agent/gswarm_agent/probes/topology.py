@@ -58,5 +58,15 @@ def pci_kind(one: str, other: str) -> str:
         return "PIX" if max(map(len, paths)) - common <= _SWITCH_PORTS else "PXB"
     if common == 1:
         return "PHB"
-    nodes = [read_start(f"{folder}/numa_node").strip() for folder in (one, other)]
-    return "NODE" if nodes[0] == nodes[1] else "SYS"
+    return "NODE" if read_numa_node(one) == read_numa_node(other) else "SYS"
+
+
+def pci_folder(sys: str, bus_id: str) -> str:
+    """Return the folder in /sys of a PCI device by its address."""
+    return os.path.realpath(f"{sys}/bus/pci/devices/{bus_id[-12:].lower()}")
+
+
+def read_numa_node(folder: str) -> Optional[int]:
+    """Return the NUMA node of a device by its folder in /sys; None where the firmware names none (-1)."""
+    text = read_start(f"{folder}/numa_node").strip()
+    return int(text) if text.isdigit() else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +46,8 @@ ENERGY_USED = ", ".join(
     f"coalesce(energy_{name}::DOUBLE, 'nan'::DOUBLE) AS {name}" for name in ("used_mj", "used_ms")
 )
 """The energy of GPU samples in SQL, NaN for NULL."""
-_PROCESS_KEYS = ("pid", "user_name", "command", "rank", "local_rank")
+_PROCESS_KEYS = ("pid", "user_name", "command", "rank", "local_rank", "cpus_allowed", "state", "wchan")
+"""Columns of a process without the GPU and the numbers, in the order of the fields of ``Processes``."""
 
 
 def read_events(reader: RecordingReader, since: float, until: float) -> list[Event]:
@@ -157,20 +159,11 @@ def processes_by_time(reader: RecordingReader, low: int, high: int) -> dict[tupl
     found = reader.table_slice("process_samples", f"gpu_id AS id, {', '.join(_PROCESS_KEYS)}", low, high)
     owner, position = locate_gpus(reader, found.ids)
     order, looks = _looks(found, owner, TABLES.processes)
-    gpus = position[order].tolist()
-    pids, users, commands, ranks, local_ranks = (found.keys(name)[order].tolist() for name in _PROCESS_KEYS)
-    return {
-        key: Processes(
-            gpus=tuple(gpus[its]),
-            pids=tuple(pids[its]),
-            users=tuple(users[its]),
-            commands=tuple(commands[its]),
-            ranks=tuple(ranks[its]),
-            local_ranks=tuple(local_ranks[its]),
-            numbers=block,
-        )
-        for key, its, block in looks
+    columns = [position[order].tolist(), *(found.keys(name)[order].tolist() for name in _PROCESS_KEYS)]
+    values: dict[tuple[int, int], list[Any]] = {
+        key: [*(tuple(column[its]) for column in columns), block] for key, its, block in looks
     }
+    return {key: Processes(*fields) for key, fields in values.items()}
 
 
 def listings_by_time(

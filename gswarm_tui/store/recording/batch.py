@@ -160,7 +160,10 @@ def array(table: TableSchema, name: str, values: Iterable[Any]) -> npt.NDArray[A
 
 _HOST_KEYS = ("ts", "node_id", "seq", "interval_ms", "late_ms", "missed")
 _GPU_KEYS = ("gpu_id", "energy_used_mj", "energy_used_ms")
-_PROCESS_KEYS = ("gpu_id", "pid", "rank", "local_rank", "user_name", "command")
+_PROCESS_KEYS = (
+    *("gpu_id", "pid", "rank", "local_rank", "user_name", "command"),
+    *("cpus_allowed", "state", "wchan"),
+)
 
 
 class Batch:
@@ -296,6 +299,9 @@ class Batch:
                 processes.local_ranks,
                 processes.users,
                 processes.commands,
+                processes.cpus,
+                processes.states,
+                processes.wchans,
             )
             self._process_samples.add(processes.numbers, (ts,), rows)
         for kind, listing in frame.listings.items():

@@ -63,7 +63,11 @@ class TableSchema:
 def _metrics(metrics: tuple[Metric, ...]) -> tuple[ColumnSchema, ...]:
     digits = {"FLOAT": ", rounded: whole from 100, one digit after the point from 10, else two"}
     return tuple(
-        ColumnSchema(m.name, m.sql, f"{m.meaning} [{m.unit}]{digits.get(m.sql, '')}; NULL where not measured")
+        ColumnSchema(
+            m.name,
+            m.sql,
+            f"{m.meaning}{f' [{m.unit}]' * bool(m.unit)}{digits.get(m.sql, '')}; NULL where not measured",
+        )
         for m in metrics
     )
 
@@ -152,6 +156,7 @@ GPUS = TableSchema(
         ),
         ColumnSchema("parent_index", "INTEGER", "gpu_index of the GPU of a MIG instance; NULL for a GPU"),
         ColumnSchema("mig_profile", "VARCHAR", "Profile of a MIG instance, as in 1g.10gb; NULL for a GPU"),
+        ColumnSchema("numa_node", "INTEGER", "NUMA node that it is attached to; NULL if unknown"),
     ),
     key=("gpu_id",),
 )
@@ -201,6 +206,9 @@ PROCESS_SAMPLES = TableSchema(
         ColumnSchema("user_name", "VARCHAR", "Owner of the process"),
         ColumnSchema("command", "VARCHAR", "Command line"),
         *_metrics(PROCESS_METRICS),
+        ColumnSchema("cpus_allowed", "VARCHAR", "CPUs that its main thread may use, such as 0-7,64-71"),
+        ColumnSchema("state", "VARCHAR", "State of its main thread as ps prints it: R runs, S or D waits"),
+        ColumnSchema("wchan", "VARCHAR", "Kernel function in which its main thread waits; NULL if hidden"),
     ),
 )
 

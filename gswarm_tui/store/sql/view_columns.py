@@ -73,6 +73,7 @@ MEANINGS = {
     "gpu_name": GPUS["name"].meaning,
     "parent_index": GPUS["parent_index"].meaning,
     "mig_profile": GPUS["mig_profile"].meaning,
+    "gpu_numa_node": GPUS["numa_node"].meaning,
     "allocated": "Whether the GPU is certainly the job's; NULL where Slurm names no GPUs",
     "mem_used_pct": "Device memory in use, of all [%]",
     "mem_total_mib": GPUS["memory_total_mib"].meaning,

@@ -21,7 +21,10 @@ from gswarm_tui.store.sql.schema import (
 from gswarm_tui.store.sql.summaries import SESSION_SPANS, Spans, bubbles, coverage, processes, summary
 from gswarm_tui.store.sql.view_columns import View, columns, table_columns
 
-_GPU = "g.gpu_index, g.uuid, g.name AS gpu_name, g.node_id, g.allocated, g.parent_index, g.mig_profile"
+_GPU = (
+    "g.gpu_index, g.uuid, g.name AS gpu_name, g.numa_node AS gpu_numa_node, g.node_id, g.allocated, "
+    "g.parent_index, g.mig_profile"
+)
 _SAMPLES = f"""
 SELECT s.*, n.recording_id, n.node, {_GPU}, g.memory_total_mib AS mem_total_mib, g.power_limit_w
 FROM gpu_samples s
@@ -139,7 +142,10 @@ JOIN mark_ends m USING (session_id)
 WHERE s.scope = 'all'
 """  # noqa: S608 (own names)
 
-_GPU_FACTS = "uuid gpu_name mem_total_mib power_limit_w parent_index mig_profile node_id gpu_id recording_id"
+_GPU_FACTS = (
+    "uuid gpu_name gpu_numa_node mem_total_mib power_limit_w parent_index mig_profile "
+    "node_id gpu_id recording_id"
+)
 _SAMPLE_COLUMNS = table_columns(
     GPU_SAMPLES,
     "ts node gpu_index util_pct mem_used_pct power_w allocated",
@@ -172,7 +178,7 @@ VIEWS: dict[str, View] = {
         table_columns(
             PROCESS_SAMPLES,
             "ts node gpu_index pid",
-            "uuid gpu_name allocated parent_index mig_profile node_id gpu_id recording_id",
+            "uuid gpu_name gpu_numa_node allocated parent_index mig_profile node_id gpu_id recording_id",
         ),
     ),
     **{kind: _listing(kind) for kind in LISTING_TABLES},

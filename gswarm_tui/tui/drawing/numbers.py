@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gswarm_agent.metrics import REASON_POWER_CAP, Metric
-from gswarm_tui.common.quantities import DASH
+from gswarm_tui.common.quantities import DASH, age
 from gswarm_tui.common.units import shown_unit
 from gswarm_tui.fleet.throttling import HARMFUL
 
@@ -37,6 +37,8 @@ def cell(value: float | None, metric: Metric) -> str:
         return "slow" if slowed else "cap" if capped else "ok"
     if metric.unit == "P":
         return f"P{value:.0f}"
+    if metric.unit == "s":
+        return age(value).replace(" min", "m").replace(" ", "")
     counts = not metric.unit and metric.sql != "FLOAT"
     if counts or metric.unit in ("%", "°C", "W", "MHz", "errors", "rows", "lanes"):
         return f"{value:.0f}" if value < 9999.5 else digits(value)

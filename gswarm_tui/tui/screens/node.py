@@ -57,6 +57,12 @@ WORDS_WIDTH = HOST_LABEL_WIDTH + HOST_VALUE_WIDTH + 2
 """Cells of a metric before its curve."""
 
 
+def shown_metrics(node: NodeState) -> list[Metric]:
+    """Return the host metrics to draw, without what the title shows and a job that the node hasn't."""
+    apart = {"job_memory_limit_mib", "job_oom_kills", *(n for n in node.unmeasured if n.startswith("job_"))}
+    return [metric for metric in host_metrics(node.metrics) if metric.name not in apart]
+
+
 def host_columns(width: int) -> int:
     """Return how many host metrics fit side by side."""
     return max(1, min(4, (width - 1 + HOST_GAP) // (CELL_WIDTH + HOST_GAP)))
@@ -69,7 +75,7 @@ def host_height(width: int, metrics: int) -> int:
 
 def host_lines(node: NodeState, trends: Trends, width: int, now: float) -> list[Spans]:
     """Draw all host metrics, column by column."""
-    columns, metrics = host_columns(width), host_metrics(node.metrics)
+    columns, metrics = host_columns(width), shown_metrics(node)
     height = host_height(width, len(metrics))
     curve = max(4, (width - 1 - HOST_GAP * (columns - 1)) // columns - WORDS_WIDTH)
     cells = [_lines(metric, trends.host(node, metric, curve, now), 1)[0] for metric in metrics]
@@ -85,7 +91,7 @@ def host_lines(node: NodeState, trends: Trends, width: int, now: float) -> list[
 
 def host_plots(node: NodeState, trends: Trends, width: int, height: int, now: float) -> list[Spans]:
     """Draw all host metrics above one time axis; side by side where lines are few."""
-    metrics = host_metrics(node.metrics)
+    metrics = shown_metrics(node)
     each = (height - 1) // len(metrics)
     if each < 1:
         return host_lines(node, trends, width, now)
@@ -237,7 +243,7 @@ class NodeScreen(ViewerScreen):
         room, node = self.query_one("#body").size.height, self.state
         gpus = len(node.facts)
         if self.view == ALL:
-            host = host_height(self.size.width, len(host_metrics(node.metrics)))
+            host = host_height(self.size.width, len(shown_metrics(node)))
             listed = len(listing_lines(node, self.size.width, HOST_LABEL_WIDTH, old=False))
             without, with_listed = (heights(room, gpus, host + n, len(node.processes)) for n in (0, listed))
             # Ports and file systems must not hide anything else.

@@ -126,8 +126,11 @@ PROCESS_TABLE_COLUMNS = (
     TableColumn("pid", 8),
     TableColumn("user", 10, left=True),
     *_NUMBERS[:_BEFORE_COMMAND],
-    TableColumn("command", 16, left=True, grows=True),
+    TableColumn("S", 1),
+    TableColumn("command", 32, left=True, grows=True),
     *_NUMBERS[_BEFORE_COMMAND:],
+    TableColumn("wchan", 24, left=True),
+    TableColumn("CPUs allowed", 24, left=True),
 )
 
 
@@ -192,8 +195,11 @@ def process_rows(hello: Hello, processes: Iterable[ProcessSample], *, old: bool)
             f"{process.pid}",
             clean(process.user) if process.user else DASH,
             *numbers[:_BEFORE_COMMAND],
+            clean(process.state or DASH),
             clean(program(process.command)) if process.command else DASH,
             *numbers[_BEFORE_COMMAND:],
+            clean(process.wchan or DASH),
+            clean(process.cpus or DASH),
         ]
         rows.append(tuple(Span(text, "dim" if old or text == DASH else "text") for text in texts))
     return rows

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 
-from gswarm_tui.common.quantities import DASH, age, mebibytes, plural, watts
+from gswarm_agent.metrics import HOST_COLUMNS
+from gswarm_tui.common.quantities import DASH, age, mebibytes, plural, used_of, watts
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.tui.drawing.fleet_lines import mig_words
@@ -75,11 +77,17 @@ def host_facts(node: NodeState) -> str:
     if node.hello is None:
         return "no data from this node yet"
     host = node.hello.host
+    job, limit, kills = (
+        node.host[HOST_COLUMNS.index(f"job_{name}")]
+        for name in ("memory_mib", "memory_limit_mib", "oom_kills")
+    )
     return joined(
         (
             clean(host.cpu_model or ""),
             "" if host.cpus is None else plural(host.cpus, "CPU"),
             "" if host.memory_total_mib is None else mebibytes(host.memory_total_mib),
+            "" if math.isnan(job) else f"job {used_of(job, limit).replace('/', ' of ')}",
+            plural(int(kills), "OOM kill") if kills > 0 else "",
             f"Linux {clean(host.kernel)}" if host.kernel else "",
             f"driver {clean(host.driver_version)}" if host.driver_version else "",
             f"CUDA {clean(host.cuda_version)}" if host.cuda_version else "",
@@ -144,6 +152,7 @@ def gpu_title(node: NodeState, row: int, now: float, cells: int) -> Title:
             f"limit {watts(facts.power_limit_w)}" if facts.power_limit_w else "",
             mig_words(facts),
             clean(facts.pci_bus_id or ""),
+            "" if facts.numa_node is None else f"NUMA {facts.numa_node}",
             clean(facts.uuid),
         )
     )

@@ -91,7 +91,7 @@ class _Server:
 
     def __init__(self, vendor: Vendor, proc: str, whereabouts: Whereabouts, answers: int) -> None:
         self._vendor, self._whereabouts, self._answers = vendor, whereabouts, answers
-        self._table = ProcessTable(proc, lambda pid: whereabouts.enter(PROCESS, pid))
+        self._table = ProcessTable(proc, enter=lambda pid: whereabouts.enter(PROCESS, pid))
         self._facts: List[GpuFacts] = []
         self._links: Tuple[GpuLink, ...] = ()
         self._opened: Dict[int, bool] = {}
@@ -182,10 +182,12 @@ class _Server:
         hosts = self._table.read([pid for _, pid, _ in usages], ahead + time.monotonic_ns(), hanging)
         return [
             (
-                *(index, pid, hosts[pid].user, hosts[pid].command, hosts[pid].rank, hosts[pid].local_rank),
-                (usage.memory_mib, usage.sm_pct, *hosts[pid].usage),
+                *(index, pid, host.user, host.command, host.rank, host.local_rank),
+                (usage.memory_mib, usage.sm_pct, *host.usage),
+                *(host.cpus, host.state, host.wchan),
             )
             for index, pid, usage in usages
+            for host in (hosts[pid],)
         ]
 
     def _answer(self, kind: int, content: object, *, changed: bool = False) -> None:

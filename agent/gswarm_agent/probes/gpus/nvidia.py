@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gswarm_agent.frame import MIG_INDEX, GpuFacts
 from gswarm_agent.probes.gpus.vendor import DRIVER
 
@@ -97,8 +99,13 @@ class Nvidia:
         if gpu.parent_index is not None:
             from gswarm_agent.probes.gpus.nvidia_mig import read_instance_facts
 
-            return read_instance_facts(self._nvml, gpu)
-        return read_gpu_facts(self._nvml, gpu)
+            facts = read_instance_facts(self._nvml, gpu)
+        else:
+            facts = read_gpu_facts(self._nvml, gpu)
+        from gswarm_agent.probes.topology import pci_folder, read_numa_node
+
+        folder = pci_folder(self._sys, facts.pci_bus_id or "unknown")
+        return replace(facts, numa_node=read_numa_node(folder))
 
     def read(self, index: int, now_ns: int, columns_off: FrozenSet[str], *, fresh: bool) -> Optional[Values]:
         """See Vendor."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 from gswarm_agent.frame import INFO, WARNING, GpuLink, Note
 from gswarm_agent.probes.gpus.nvidia_nvlink import NVSWITCH, NvLink, nvlink_faults, read_nvlinks
 from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
 from gswarm_agent.probes.gpus.vendor import Whereabouts
 from gswarm_agent.probes.rates import SECOND_NS
-from gswarm_agent.probes.topology import find_adapters, pci_kind
+from gswarm_agent.probes.topology import find_adapters, pci_folder, pci_kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,7 +100,7 @@ class Links:
                     found.append(_slower(gpu.index, f"GPU{peer.nvml_index}", _KINDS[level], *both))
             if switched:
                 found.append(_bundle(gpu.index, NVSWITCH, switched))
-            folder = os.path.realpath(f"{self._sys}/bus/pci/devices/{buses[gpu.index][-12:].lower()}")
+            folder = pci_folder(self._sys, buses[gpu.index])
             for adapter in adapters:
                 link = _slower(
                     gpu.index, adapter.name, pci_kind(folder, adapter.folder), pcie.get(gpu.index), None

@@ -152,6 +152,7 @@ class SimulatedGpu:
             power_limit_w=_POWER_LIMIT_W,
             sm_clock_max_mhz=_SM_CLOCK_MAX,
             mem_clock_max_mhz=_MEM_CLOCK_MAX,
+            numa_node=index // 4,
         )
 
     def level(self, t: float) -> float:
