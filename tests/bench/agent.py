@@ -123,10 +123,10 @@ def _on_h200(options: BenchOptions) -> Iterator[Figure]:
 
 
 def _alone(environ: Mapping[str, str], folder: Path, hertz: int, seconds: float) -> tuple[float, list[Frame]]:
-    """Return an agent's CPU without its relay's [% of a core], and its frames after the first."""
+    """Return an agent's CPU without its relay's [% of a core], and its frames but for the first three."""
     with Attached(environ, folder, 1000 // hertz) as agent:
         share, _ = agent.shares(round(seconds * hertz), hertz)
-        return share, agent.frames[1:]
+        return share, agent.frames[3:]
 
 
 def _look_us(options: BenchOptions) -> float:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from gswarm_agent.frame import ERROR, INFO, WARNING
+from gswarm_agent.frame import ERROR, INFO, WARNING, Note
 from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COUNTERS, GPU_METRICS, HEALTH, RATE
 from gswarm_agent.probes.gpus.nvidia_gpu import STRIKES
-from tests.cluster.standin import Event, GpuProcess, MigDevice, Return, Scenario, read_counters
+from tests.cluster.standin import H200_US, Event, GpuProcess, MigDevice, Return, Scenario, read_counters
 from tests.integration.heads import eventually
-from tests.integration.probe_driver import AS_AGENTS_S, ProbeProcess
+from tests.integration.probe_driver import AS_AGENTS_S, NamedSamples, ProbeProcess
 from tests.integration.probe_stage import Stage, about, values
 
 NO_FAULT = (
@@ -455,6 +456,46 @@ def test_a_gpu_whose_call_hangs_is_left_out_and_tried_again_each_minute(stage: S
         reading = node.until(lambda reading: values(reading, "temp_c") == [30] * 4)
         assert [(note.kind, note.gpu) for note in notes + reading.notes] == [("gpu_back", 1)]
         assert "gpu1" not in node.facts().capabilities
+
+
+def at_ten_hertz(node: ProbeProcess) -> tuple[list[list[object]], list[Note]]:
+    """Return the power of all GPUs in twenty samples, and the notes."""
+    rows: list[list[object]] = []
+
+    def enough(reading: NamedSamples) -> bool:
+        rows.append(values(reading, "power_w"))
+        return len(rows) == 20
+
+    return rows, node.until(enough).notes
+
+
+def test_eight_gpus_behind_one_lock_lose_no_row_at_ten_hertz(stage: Stage) -> None:
+    scenario = Scenario.of("n", 8, power_mw=100_000)
+    scenario.spins_us, scenario.one_lock = H200_US, True
+    stage.set(scenario)
+    with stage.node(wait_s=0.09) as node:
+        node.until(lambda reading: "lost" not in values(reading, "power_w"))
+        rows, notes = at_ten_hertz(node)
+    assert rows == [[100] * 8] * 20
+    assert notes == []
+
+
+def test_a_slow_but_steady_driver_costs_fewer_readings_and_no_row(stage: Stage) -> None:
+    """All calls of a round take 0.2 s, and an agent waits 0.09 s for them."""
+    scenario = Scenario.of("n", 2, power_mw=100_000)
+    for gpu in scenario.gpus:
+        gpu.delays_ms = {"nvmlDeviceGetPowerUsage": 60, "nvmlDeviceGetUtilizationRates": 40}
+    stage.set(scenario)
+    with stage.node(wait_s=0.09) as node:
+        slow = node.facts().capabilities["slow_calls"]
+        assert re.fullmatch(
+            r"the driver takes 4\d ms for util_pct, mem_util_pct, read every 4\.?\d* s now; "
+            r"the driver takes 6\d ms for power_w, read every 6\.?\d* s now",
+            slow,
+        ), slow
+        rows, notes = at_ten_hertz(node)
+    assert rows[2:] == [[100] * 2] * 18, "the first round takes longer than two ticks"
+    assert notes == []
 
 
 def test_a_gpu_that_hangs_at_the_start_is_in_the_capabilities(stage: Stage) -> None:

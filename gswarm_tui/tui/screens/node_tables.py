@@ -109,7 +109,8 @@ def unmeasured_rows(node: NodeState) -> list[Row]:
     for name, why in sorted(node.unmeasured.items()):
         where, _, metric = name.rpartition(".")
         known = GPU_BY_NAME.get(metric) or HOST_BY_NAME.get(metric)
-        label = COUNTER_RIGHTS.get(name, labels.get(name, metric)) if known is None else known.label
+        other = COUNTER_RIGHTS.get(name, labels.get(name, metric.replace("_", " ")))
+        label = other if known is None else known.label
         of_host = metric in HOST_BY_NAME or name == CPU_COUNTERS
         of_gpus = metric in GPU_BY_NAME or name == GPU_COUNTERS
         place = labels.get(where, where) or ("host" if of_host else "all GPUs" if of_gpus else "")

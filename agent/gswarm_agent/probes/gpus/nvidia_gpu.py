@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 from gswarm_agent.frame import ERROR, WARNING, Note
+from gswarm_agent.metrics import SLOW_CALLS
 from gswarm_agent.probes.gpus.nvidia_gpm import PCIE_COLUMNS, Gpm
 from gswarm_agent.probes.gpus.nvidia_health import health_sources
 from gswarm_agent.probes.gpus.nvidia_nvml import (
@@ -26,7 +29,7 @@ from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, FrozenSet, List, Optional, Tuple
+    from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
     from gswarm_agent.frame import Number
     from gswarm_agent.probes.gpus.nvidia_pcie import ThroughputLane
@@ -89,6 +92,8 @@ class Gpu:
         for name in PCIE_COLUMNS:
             if reasons.pop(name, None) and self.index in self._lane.reasons:
                 reasons[name] = self._lane.reasons[self.index]
+        if slow := [source.slowness() for source in self._sources if source.is_slow and not source.reason]:
+            reasons[SLOW_CALLS] = "; ".join(slow)
         if self._counts_module:
             reasons["energy_mj"] = "the counter is that of the module, with CPU and memory"
         if self._latched:
@@ -151,7 +156,9 @@ class Gpu:
             codes = self._query(0, disabled=True, off=frozenset())
             if silence := _silence(codes):
                 raise _LostError(silence)
-            if self._update_sources(codes, note=False):
+            # A source that seems slow is timed again, since a first call may take longer.
+            is_settled = self._update_sources(codes, note=False)
+            if is_settled and not any(source.is_slow for source in self._sources):
                 break
         for source in self._sources:
             source.reset()
@@ -236,25 +243,12 @@ class Gpu:
                 usable.append(source)
         # Counters come first, close to the time that their rates are taken at.
         fields = [s for s in usable if isinstance(s, FieldSource) and s.is_due(now_ns)]
-        try:
-            found = iter(
-                self._nvml.fields(self.handle, [field for source in fields for field in source.fields])
-                if fields
-                else ()
-            )
-        except self._nvml.Error as error:
-            codes.update(dict.fromkeys(fields, error.value))
-        else:
-            for field_source in fields:
-                own = [next(found) for _ in field_source.fields]
-                code = codes[field_source] = next((code for code, _ in own if code != SUCCESS), SUCCESS)
-                if code == SUCCESS:
-                    value = field_source.value([number for _, number in own], now_ns)
-                    # All fields of a GPU fall on the same ticks, so that one call reads them.
-                    field_source.keep((value,), now_ns, _phase(self.index, 0))
+        if fields:
+            self._query_fields(fields, now_ns, codes)
         for number, source in enumerate(usable):
             if not isinstance(source, CallSource) or not source.is_due(now_ns):
                 continue
+            begun_ns = time.monotonic_ns()
             try:
                 values = source.call(self.handle)
             except self._nvml.Error as error:
@@ -263,12 +257,34 @@ class Gpu:
                     break
                 continue
             codes[source] = SUCCESS
-            source.keep(values, now_ns, _phase(self.index, number))
+            took_ns = time.monotonic_ns() - begun_ns
+            source.keep(values, now_ns, took_ns=took_ns, phase=_phase(self.index, number))
             if "sm_clock_mhz" in source.columns:
                 self._note_clock(values[0])
         if GPU_IS_LOST in codes.values():
             raise _LostError(reason_of(GPU_IS_LOST))
         return codes
+
+    def _query_fields(self, sources: Sequence[FieldSource], now_ns: int, codes: Dict[GpuSource, int]) -> None:
+        """Query the fields of all these sources in one call, and add each source's nvmlReturn_t."""
+        ids = [field for source in sources for field in source.fields]
+        begun_ns = time.monotonic_ns()
+        try:
+            found = self._nvml.timed_fields(self.handle, ids)
+        except self._nvml.Error as error:
+            codes.update(dict.fromkeys(sources, error.value))
+            return
+        took_ns, answers = time.monotonic_ns() - begun_ns, iter(found)
+        all_us = sum(us for _, _, us in found)
+        for source in sources:
+            own = [next(answers) for _ in source.fields]
+            code = codes[source] = next((code for code, _, _ in own if code != SUCCESS), SUCCESS)
+            if code == SUCCESS:
+                # The call's time counts for its fields in proportion to what the driver says of each.
+                share = sum(us for _, _, us in own) / all_us if all_us else len(own) / len(ids)
+                value = source.value([number for _, number, _ in own], now_ns)
+                # All fields of a GPU fall on the same ticks, so that one call reads them.
+                source.keep((value,), now_ns, took_ns=round(took_ns * share), phase=_phase(self.index, 0))
 
     def _note_clock(self, clock: Optional[Number]) -> None:
         """Read the slow gauges at once when the SM clock has jumped, as at the start of a job."""

@@ -77,8 +77,16 @@ class Nvml:
 
     def fields(self, handle: Any, fields: Sequence[Tuple[int, int]]) -> List[Tuple[int, Number]]:
         """Return nvmlReturn_t and number of each (field id, scope), read in one call. Raises ``Error``."""
+        return [(code, number) for code, number, _ in self.timed_fields(handle, fields)]
+
+    def timed_fields(self, handle: Any, fields: Sequence[Tuple[int, int]]) -> List[Tuple[int, Number, int]]:
+        """Return the same with the microseconds that the driver says each field took (latencyUsec)."""
         return [
-            (found.nvmlReturn, getattr(found.value, _MEMBERS[min(found.valueType, len(_MEMBERS) - 1)]))
+            (
+                found.nvmlReturn,
+                getattr(found.value, _MEMBERS[min(found.valueType, len(_MEMBERS) - 1)]),
+                found.latencyUsec,
+            )
             for found in self.api.nvmlDeviceGetFieldValues(handle, fields)
         ]
 

@@ -36,11 +36,16 @@ if TYPE_CHECKING:
 START_S = 10.0
 """Time limit for the driver's start; without its persistence mode it takes seconds."""
 PATIENCE_S = 2.0
-"""Time limit for the calls that read one GPU or process once."""
+"""Time limit for the calls that read one GPU or process once, unless they usually take a third of it."""
 RETRY_NS = 60 * SECOND_NS
 """Pause before what hung, or was just lost, is tried again."""
 LOST_RETRY_NS = 5 * RETRY_NS
 """Pause before a GPU that is still lost is tried again: each time the node's others lose a second or two."""
+LATE_ROUNDS = 3
+"""GPUs are late after this many times the time that a round of all of them usually takes."""
+_OLDEST_NS = SECOND_NS // 2
+"""Age up to which rows stand in for those of a round that isn't finished, whatever it usually takes."""
+_ENERGY = GPU_COLUMNS.index("energy_mj")
 _CLOSE_S = 0.5
 _LOOK_S = 0.1
 """Time between two looks whether the driver's start hangs."""
@@ -135,7 +140,10 @@ class GpuReader:
         self._places: List[Tuple[int, Place]] = []
         self._fresh = False
         self._in_use, self._resting = True, False
-        self._before_ns = self._now_ns = time.monotonic_ns()
+        self._now_ns = time.monotonic_ns()
+        self._rows: List[Optional[Row]] = []
+        self._rows_ns = self._usual_ns = 0
+        self._unserved = False
         self._with_processes = True
         self._awaits_processes = self._listed_processes = False
         self._processes: Optional[Tuple[ProcessSample, ...]] = None
@@ -187,8 +195,9 @@ class GpuReader:
         self._fresh = self._fresh or fresh
         if self.missing or self._vendor is None:
             return
-        self._before_ns, self._now_ns = self._now_ns, now_ns
+        self._now_ns = now_ns
         self._ended = [pid for pid in self._ended if os.waitpid(pid, os.WNOHANG)[0] == 0]
+        self._receive(0)
         self._end_if_hanging()
         if self._rests(alone=alone):
             return
@@ -204,29 +213,23 @@ class GpuReader:
         self._child.asked_ns = now_ns
 
     def gather(self, until: float) -> Tuple[Optional[Row], ...]:
-        """Return the rows that arrive by ``until`` (time.monotonic()), None for the other GPUs."""
-        rows: Optional[Tuple[Optional[Row], ...]] = None
-        child = self._child
-        try:
-            while child is not None and (child.asked_ns is not None or self._awaits_processes):
-                answer = child.receive(until)
-                if answer is None:
-                    break
-                kind, content = self._take(answer)
-                if kind == ABSENT:  # the driver was unloaded meanwhile
-                    raise EOFError
-                if kind == ROWS and child.asked_ns is not None:
-                    # An answer that comes later than the next tick would give old values a new time.
-                    rows = content if child.asked_ns >= self._before_ns else None
-                    child.asked_ns = None
-                    self._note_answers(content)
-                    if used := [row[_MEMORY] for row in content if row is not None]:
-                        self._in_use = any(mib is None or mib >= UNUSED_MIB for mib in used)
-        except EOFError:
-            if child is not None:
-                self._end(child, FAILED)
+        """Return the rows of all GPUs, None for GPUs that don't answer; wait for them until time.monotonic().
+
+        A round that a slow driver doesn't finish by then counts for the next tick, and meanwhile the last
+        rows are returned again, without the energy counter, whose growth belongs to one row. Once the round
+        is late, the rows are None.
+        """
+        if not self._unserved or self._is_late():
+            self._receive(until)
         self._note_places()
-        return (None,) * len(self.facts) if rows is None else tuple(rows)
+        if not self._rows or self._is_late():
+            return (None,) * len(self.facts)
+        if not self._unserved:
+            self._rows = [
+                None if row is None else (*row[:_ENERGY], None, *row[_ENERGY + 1 :]) for row in self._rows
+            ]
+        self._unserved = False
+        return tuple(self._rows)
 
     def take_processes(self) -> Optional[Tuple[ProcessSample, ...]]:
         """Return the newest samples of processes, None if none came since the last call."""
@@ -250,6 +253,7 @@ class GpuReader:
         if alone and not self._in_use and (self._child is None or self._child.asked_ns is None):
             if not self._resting:
                 self.close()
+                self._rows = []
                 self._notes.append(Note("unmeasured", INFO, LET_GO))
             self._resting = True
         elif self._resting and not alone:
@@ -293,6 +297,31 @@ class GpuReader:
             self._note_places()
         return f"the {vendor.name} driver didn't answer within {self._start_s:g} s"
 
+    def _receive(self, until: float) -> None:
+        """Take the answers that arrive by ``until`` (time.monotonic()) and that are awaited."""
+        child = self._child
+        try:
+            while child is not None and (child.asked_ns is not None or self._awaits_processes):
+                answer = child.receive(until)
+                if answer is None:
+                    break
+                kind, content = self._take(answer)
+                if kind == ABSENT:  # the driver was unloaded meanwhile
+                    raise EOFError
+                if kind == ROWS and child.asked_ns is not None:
+                    self._rows, self._rows_ns, self._unserved = content, child.asked_ns, True
+                    child.asked_ns = None
+                    self._note_answers(content)
+                    if used := [row[_MEMORY] for row in content if row is not None]:
+                        self._in_use = any(mib is None or mib >= UNUSED_MIB for mib in used)
+        except EOFError:
+            if child is not None:
+                self._end(child, FAILED)
+
+    def _is_late(self) -> bool:
+        """Return whether the last rows are too old to stand for now."""
+        return self._now_ns - self._rows_ns > max(_OLDEST_NS, LATE_ROUNDS * self._usual_ns)
+
     def _note_places(self) -> None:
         if self._child is not None:
             self._places = [self._child.whereabouts.seen(lane) for lane in range(Whereabouts.LANES)]
@@ -301,7 +330,8 @@ class GpuReader:
         """Take an answer's notes and state; return its kind and content."""
         kind, content, notes, state = answer
         if kind == ROWS:
-            content, processes_follow = content
+            content, processes_follow, took_ns = content
+            self._usual_ns += (took_ns - self._usual_ns) // (8 if self._usual_ns else 1)
             # The first list isn't waited for: its process imports modules.
             self._awaits_processes = processes_follow and self._listed_processes
         # A GPU that is still lost when it is tried again is no news.
@@ -338,7 +368,8 @@ class GpuReader:
             return
         for lane, seen_then in enumerate(self._places):
             begun_ns, (place, _) = seen = self._child.whereabouts.seen(lane)
-            patience_ns = (self._start_s if place == DRIVER else PATIENCE_S) * SECOND_NS
+            usual_s = max(PATIENCE_S, LATE_ROUNDS * self._usual_ns / SECOND_NS)
+            patience_ns = (self._start_s if place == DRIVER else usual_s) * SECOND_NS
             if place != IDLE and seen == seen_then and time.monotonic_ns() - begun_ns > patience_ns:
                 self._end(self._child, HANGS, lane)
                 return
@@ -348,7 +379,7 @@ class GpuReader:
         _, (place, number) = child.whereabouts.seen(lane)
         child.kill()
         self._ended.append(child.pid)
-        self._child, self._places, self._awaits_processes = None, [], False
+        self._child, self._places, self._rows, self._awaits_processes = None, [], [], False
         failed = [(place, number)]
         if place in (DRIVER, IDLE):
             self._start_at = self._now_ns + RETRY_NS
