@@ -30,4 +30,8 @@ def own_gpus(gpus: Sequence[GpuFacts], granted: Collection[int] | None) -> tuple
 
 
 def _sees_own(gpus: Sequence[GpuFacts], granted: Collection[int]) -> bool:
-    return sum(gpu.parent_index is None for gpu in gpus) <= len(granted)
+    """Return whether the agent sees no more than was granted; Slurm grants instances of divided GPUs."""
+    divided = {gpu.parent_index for gpu in gpus}
+    units = [gpu for gpu in gpus if gpu.index not in divided]
+    # A divided GPU whose instances can't be listed may hold any number of them.
+    return len(units) <= len(granted) and not any(gpu.mig and gpu.parent_index is None for gpu in units)

@@ -383,29 +383,35 @@ def test_session_excludes_gpus_of_other_jobs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("minors", "mig", "granted", "own"),
+    ("minors", "instances", "granted", "own"),
     [
-        ([0, 1, 2, 3], False, {1, 2}, [False, True, True, False]),
-        ([0, None, 2, 3], False, {1, 2}, [False, True, True, False]),  # one was lost when the agent started
-        ([4, 5], False, {0, 1}, [True, True]),  # inside the job's device cgroup
-        ([0, 1, 2, 3], False, set[int](), [False] * 4),
-        ([2, 3, 0, 1], False, {0, 1, 2, 3}, [True] * 4),
-        ([2, 3, 0, 1], False, {0, 1}, None),  # as on nodes with AMD CPUs: issue 34 of jobstats
-        ([0, 1, 2, 3], True, {9}, None),
-        ([0], True, {9}, [True]),
+        ([0, 1, 2, 3], None, {1, 2}, [False, True, True, False]),
+        ([0, None, 2, 3], None, {1, 2}, [False, True, True, False]),  # one was lost when the agent started
+        ([4, 5], None, {0, 1}, [True, True]),  # inside the job's device cgroup
+        ([0, 1, 2, 3], None, set[int](), [False] * 4),
+        ([2, 3, 0, 1], None, {0, 1, 2, 3}, [True] * 4),
+        ([2, 3, 0, 1], None, {0, 1}, None),  # as on nodes with AMD CPUs: issue 34 of jobstats
+        ([0, 1, 2, 3], 2, {9}, None),
+        ([0], 1, {9}, [True, True]),
+        ([0], 2, {9}, None),
+        ([0], 0, {9}, None),  # the driver doesn't list them
     ],
 )
 def test_only_gpus_that_are_certainly_the_jobs_count(
-    minors: list[int | None], mig: bool, granted: set[int], own: list[bool] | None
+    minors: list[int | None], instances: int | None, granted: set[int], own: list[bool] | None
 ) -> None:
     facts = hello(gpus=len(minors))
     gpus = [replace(gpu, minor=minor) for gpu, minor in zip(facts.gpus, minors, strict=True)]
-    gpus[-1] = replace(gpus[-1], mig=mig)
+    if instances is not None:
+        gpus[-1] = replace(gpus[-1], mig=True)
+        gpus += [
+            replace(gpus[-1], index=1000 + each, parent_index=gpus[-1].index) for each in range(instances)
+        ]
     event = NodeIntroduced("gpu01", T0, replace(facts, gpus=tuple(gpus)))
     fleet = Fleet(["gpu01"], allocation={"gpu01": frozenset(granted)})
     logged = [one.kind for one in (*fleet.apply(event), *fleet.apply(event))]
     assert logged == ["allocation"] * (own is None)
-    assert fleet.nodes["gpu01"].mine == tuple(own or [False] * len(minors))
+    assert fleet.nodes["gpu01"].mine == tuple(own or [False] * len(gpus))
 
 
 def test_totals_of_unmeasured_metrics_are_none() -> None:
