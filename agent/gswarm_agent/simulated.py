@@ -161,19 +161,16 @@ class SimulatedNode:
         }
 
     def _listings(self, t: float, first: bool) -> Dict[str, List[NamedRow]]:
-        count, traffic = len(self._gpus), 5_000 * self._job.level(t)
+        traffic = 5_000 * self._job.level(t)
         port: Values = dict.fromkeys((m.name for m in LISTINGS[PORTS] if m.kind == COUNTER), 0)
         port.update(state=4, phys_state=5, rate_gbit_s=400, rx_mb_s=traffic, tx_mb_s=traffic)
-        mounts = {"/scratch/demo": (9e8, 1.5), "/tmp": (3e6, None), "/dev/shm": (1e6, None)}  # noqa: S108
+        mounts: Dict[str, Values] = {
+            "/scratch/demo": {"free_mib": 9e8, "total_mib": 2e9, "read_ms": 1.5, "write_ms": 2.5},
+            "/tmp": {"free_mib": 3e6, "total_mib": 7e6},  # noqa: S108
+        }
         return {
-            PORTS: [
-                (f"mlx5_{at}/1", self._row(PORTS, {**port, "numa_node": 2 * at // count}, first))
-                for at in range(count)
-            ],
-            MOUNTS: [
-                (path, self._row(MOUNTS, {"free_mib": mib, "total_mib": 2 * mib, "read_ms": ms}, first))
-                for path, (mib, ms) in mounts.items()
-            ],
+            PORTS: [(f"mlx5_{at}/1", self._row(PORTS, port, first)) for at in range(len(self._gpus))],
+            MOUNTS: [(path, self._row(MOUNTS, values, first)) for path, values in mounts.items()],
         }
 
     def _processes(self, t: float, first: bool) -> Tuple[ProcessSample, ...]:

@@ -54,7 +54,7 @@ _BASE_UNITS = {
     "GFLOP/s": _BaseUnit("_g_s", "per_second", times=1e9),
     "M/s": _BaseUnit("_m_s", "per_second", times=1e6),
     "1/s": _BaseUnit("_s", "per_second"),
-    "Gbit/s": _BaseUnit("_gbit_s", "bits_per_second", times=1e9),
+    "Gbit/s": _BaseUnit("_gbit_s", "bytes_per_second", times=1e9, per=8),
     "ms": _BaseUnit("_ms", "seconds", per=1000),
 }
 _NO_UNIT = _BaseUnit("", "")

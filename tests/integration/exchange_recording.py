@@ -23,6 +23,7 @@ from tests.unit.store_recording import (
     hello,
     host_row,
     introduced,
+    listings,
     process_row,
     record,
 )
@@ -75,7 +76,8 @@ def _recorded(seconds: int) -> bytes:
             ),
             gpu_row(util_pct=100, nvlink_rx_mb_s=450_000, nvlink_tx_mb_s=1.5, power_w=312.25),
         ]
-        events.append(arrived(seq, rows, "n1", host=host_row(cpu_pct=12.5), processes=(process,)))
+        host, listed = host_row(cpu_pct=12.5), listings(state=4, symbol_error=2**40 + seq)
+        events.append(arrived(seq, rows, "n1", host=host, processes=(process,), listed=listed))
         if not 6 <= seq <= 10:
             events.append(arrived(seq, [gpu_row(util_pct=7), None], STRANGE, ts=T0 + seq + 0.004))
     events += session("train", 5, 15, "lr 3e-4, “warm”")

@@ -166,6 +166,7 @@ def test_parquet_export_is_one_dataset(recording: Path) -> None:
         ("events", "kind", "One lower-case word"),
         ("sessions", "name", "Name"),
         ("process_samples", "cpu_pct", "CPU time of the process; 100 is one core [%]"),
+        ("port_samples", "state", "State of the port: 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE"),
     ):
         found = query_export(
             f"SELECT DISTINCT value::VARCHAR FROM parquet_kv_metadata('run.parquet/{table}/**/*.parquet') "
@@ -174,7 +175,7 @@ def test_parquet_export_is_one_dataset(recording: Path) -> None:
         assert [row[0].startswith(meaning) for row in found] == [True]
     assert {path.name for path in Path("run.parquet").iterdir()} == {
         "gpu_samples", "host_samples", "process_samples", "recordings", "nodes", "gpus", "sessions", "events",
-        "links", "gpu_links",
+        "links", "gpu_links", "port_samples", "mount_samples",
     }  # fmt: skip
 
 

@@ -171,6 +171,8 @@ def test_json_has_the_catalogues_names_and_null_where_nothing_is_measured(tmp_pa
             assert type(gpu["util_pct"]) is int
             assert gpu["energy_mj"] > 1_000_000, "the counter, not the energy since the start"
     assert {process["gpu_index"] for node in nodes for process in node["processes"]} <= {0, 1}
+    assert [port["state"] for node in nodes for port in node["ports"]] == ["ACTIVE"] * 4
+    assert [mount["mount"] for mount in nodes[0]["mounts"]] == ["/scratch/demo", "/tmp"]
     assert any(process["user_name"] == "demo" for node in nodes for process in node["processes"])
 
 

@@ -17,12 +17,13 @@ from gswarm_agent.frame import (
     GpuLink,
     Hello,
     HostFacts,
+    NamedRow,
     Note,
     ProcessSample,
     Row,
     Tables,
 )
-from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PORT_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import Event, FrameArrived, NodeIntroduced, RecorderStatus
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.store.recording.database import RecordingInfo
@@ -54,6 +55,12 @@ def host_row(**values: float | None) -> Row:
 
 def process_row(**values: float | None) -> Row:
     return tuple(values.get(name) for name in PROCESS_COLUMNS)
+
+
+def listings(port: str = "mlx5_0/1", **values: float | None) -> dict[str, list[NamedRow]]:
+    """Return a listing of one port and of an NFS mount that answers, and one that doesn't."""
+    ports: list[NamedRow] = [(port, tuple(values.get(name) for name in PORT_COLUMNS))]
+    return {"ports": ports, "mounts": [("/home/ada", (7, 2**41, None, 2.5, None)), ("/dead", None)]}
 
 
 def hello(
@@ -98,6 +105,7 @@ def arrived(
     notes: tuple[Note, ...] = (),
     tables: Tables = TABLES,
     gauge_ms: int = MAX_GAUGE_MS,
+    listed: Mapping[str, Sequence[NamedRow]] | None = None,
 ) -> FrameArrived:
     """Return frame ``seq``, sampled ``seq`` seconds after T0, or at ``ts``."""
     when = T0 + seq if ts is None else ts
@@ -111,6 +119,7 @@ def arrived(
         processes=processes,
         notes=notes,
         gauge_ms=gauge_ms,
+        listings=listed,
     )
     return FrameArrived(node, when, when, life, frame)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 from hypothesis import given
@@ -12,22 +13,30 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from gswarm_agent.frame import ProcessSample
-from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
+from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, LISTINGS
 from gswarm_tui.fleet.events import LinkChanged, LinkMeasured, NodeIntroduced, Phase, RecorderStatus
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.server.exposition import (
     GPU_FAMILIES,
     HOST_FAMILIES,
     INFO_FAMILIES,
+    LISTING_FAMILIES,
     NODE_FAMILIES,
     RECORDER_FAMILIES,
     RecorderHealth,
     exposition_text,
     fleet_tables,
 )
-from tests.unit.store_recording import T0, arrived, gpu_row, hello, host_row, process_row
+from tests.unit.store_recording import T0, arrived, gpu_row, hello, host_row, listings, process_row
 
-FAMILIES = (*GPU_FAMILIES, *HOST_FAMILIES, *NODE_FAMILIES, *RECORDER_FAMILIES, *INFO_FAMILIES)
+FAMILIES = (
+    *GPU_FAMILIES,
+    *HOST_FAMILIES,
+    *chain(*LISTING_FAMILIES.values()),
+    *NODE_FAMILIES,
+    *RECORDER_FAMILIES,
+    *INFO_FAMILIES,
+)
 STATUS = RecorderStatus("run.duckdb", rows=1200, file_bytes=4096, waiting=3, committed={})
 HEALTH = RecorderHealth("abd2", T0, STATUS, connected=True, disk_free_bytes=10**9)
 
@@ -90,7 +99,8 @@ def test_values_are_in_base_units() -> None:
 
 
 def test_each_metric_of_the_catalogue_has_a_family_with_its_help() -> None:
-    for metrics, families in ((GPU_METRICS, GPU_FAMILIES), (HOST_METRICS, HOST_FAMILIES)):
+    known = (GPU_METRICS, GPU_FAMILIES), (HOST_METRICS, HOST_FAMILIES)
+    for metrics, families in (*known, *((LISTINGS[kind], LISTING_FAMILIES[kind]) for kind in LISTINGS)):
         assert [family.help for family in families[: len(metrics)]] == [each.meaning for each in metrics]
     names = [family.series for family in FAMILIES]
     assert len(set(names)) == len(names)
@@ -112,6 +122,20 @@ def test_labels_are_those_of_dcgm_exporter_with_job_and_rank() -> None:
         "rank": "8,9",
     }  # fmt: skip
     assert other == {"hostname": "n1", "gpu": "1", "UUID": "GPU-n1-1", "modelName": "NVIDIA H100"}
+
+
+def test_ports_and_file_systems_have_series_in_base_units() -> None:
+    fleet = live_fleet("n1")
+    fleet.apply(
+        arrived(1, [None, None], listed=listings(state=4, rate_gbit_s=400, rx_mb_s=1.5, symbol_error=9))
+    )
+    found = [sample for sample in samples(fleet) if sample.name.startswith(("gswarm_port", "gswarm_mount"))]
+    assert {tuple(sample.labels.values()) for sample in found} == {("n1", "mlx5_0/1"), ("n1", "/home/ada")}
+    assert {sample.name.removeprefix("gswarm_"): sample.value for sample in found} == {
+        "port_state": 4, "port_rate_bytes_per_second": 5e10, "port_receive_bytes_per_second": 1.5e6,
+        "port_symbol_error_total": 9,
+        "mount_free_bytes": 7 * 2**20, "mount_total_bytes": 2.0**61, "mount_read_seconds": 0.0025,
+    }  # fmt: skip
 
 
 def test_label_from_a_hostile_node_is_short_and_printable() -> None:

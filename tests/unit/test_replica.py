@@ -31,7 +31,7 @@ from gswarm_tui.fleet.replica import (
 )
 from gswarm_tui.fleet.state import Fleet
 from tests.tui.client import LocalHub
-from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, process_row
+from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, listings, process_row
 
 NODES = ("n1", "n2", "n3")
 
@@ -80,6 +80,7 @@ class Drive:
         event = arrived(
             self._seq[node], rows, node, self._life[node], self._now - 0.2, host_row(cpu_pct=12.0),
             (process,) if chance.random() < 0.3 else None,
+            listed=listings(state=4, new_errors=chance.randint(0, 9)) if chance.random() < 0.3 else None,
         )  # fmt: skip
         if chance.random() < 0.1:
             self._late.append(event)

@@ -18,12 +18,20 @@ from gswarm_agent.wire_payload import MAX_LISTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional
+    from typing import Dict, Optional
 
     from gswarm_agent.frame import Number, Row
     from gswarm_agent.probes.listings import Readers
 
-_MB = 10**6
+_FILES = {
+    "state": ("state", "operstate"),
+    "rate_gbit_s": ("rate", "speed"),
+    "rx_mb_s": ("counters/port_rcv_data", "statistics/rx_bytes"),
+    "tx_mb_s": ("counters/port_xmit_data", "statistics/tx_bytes"),
+    "numa_node": ("../../device/numa_node", "device/numa_node"),
+}
+"""Files of an adapter's port and of an interface, where they don't have the name of their column."""
+_FOLDERS = "", "counters/", "hw_counters/", "statistics/"
 _STATES = PORT_METRICS[PORT_COLUMNS.index("state")].words
 _INTERFACE_STATES = {
     b"up": _STATES.index("ACTIVE"),
@@ -32,42 +40,39 @@ _INTERFACE_STATES = {
 }
 
 
-def _number(path: str) -> Optional[Number]:
-    """Return the number that a file begins with; None for another beginning, as -1 or "N/A (no PMA)"."""
-    found = re.match(rb"(\d+)(\.\d+)?", read_start(path))
+def _value(path: str) -> Optional[Number]:
+    """Return the number that a file begins with, or an interface's state; None for -1, "N/A (no PMA)" …"""
+    text = read_start(path)
+    found = re.match(rb"(\d+)(\.\d+)?", text)
     if found is None:
-        return None
+        return _INTERFACE_STATES.get(text.strip())
     return float(found[0]) if found[2] else int(found[0])
 
 
 class _Port:
-    """A port, whose files have the names of their columns but for those given; ``gbit`` is its unit of rate.
+    """A port whose files are in ``folder``. An odd file makes only its own value unknown."""
 
-    Its counters of data count ``word`` bytes as one. An odd file makes only its own value unknown.
-    """
-
-    def __init__(self, folders: List[str], word: int, gbit: float, **files: str) -> None:
-        self._files = files
-        self._files.update(
-            (name, path)
-            for folder in folders
+    def __init__(self, folder: str) -> None:
+        paths = {
+            name: [f"{folder}/{file}" for file in _FILES.get(name, [each + name for each in _FOLDERS])]
             for name in PORT_COLUMNS
-            if name not in files and exists(path := f"{folder}/{name}")
-        )
-        self._units = {"rx_mb_s": word / _MB, "tx_mb_s": word / _MB, "rate_gbit_s": gbit}
+        }
+        self._files = {name: path for name, found in paths.items() for path in found if exists(path)}
+        adapter = "phys_state" in self._files
+        # Adapters count words of four bytes (InfiniBand Architecture Specification, PortCounters).
+        mb = (4 if adapter else 1) / 10**6
+        self._units = {"rx_mb_s": mb, "tx_mb_s": mb, "rate_gbit_s": 1 if adapter else 0.001}
         self._rates = {"rx_mb_s": Rate(), "tx_mb_s": Rate()}
         self._errors: Dict[str, Number] = {}
         self._new_errors: Number = 0
 
     def read(self, now_ns: int) -> Row:
         """Return its row of ``PORT_COLUMNS``."""
-        values = {name: _number(path) for name, path in self._files.items()}
-        if "operstate" in values:
-            values["state"] = _INTERFACE_STATES.get(read_start(self._files["operstate"]).strip())
+        values = {name: _value(path) for name, path in self._files.items()}
         for name, rate in self._rates.items():
-            values[name] = rate.update(values[name], now_ns)
+            values[name] = rate.update(values.get(name), now_ns)
         for name, unit in self._units.items():
-            value = values[name]
+            value = values.get(name)
             values[name] = None if value is None else value * unit
         errors = {name: count for name in PORT_ERRORS if (count := values.get(name)) is not None}
         if errors:  # a counter that was reset must not hide that another one grew
@@ -75,32 +80,6 @@ class _Port:
             self._new_errors += sum(max(0, each) for each in growth)
             self._errors, values["new_errors"] = errors, self._new_errors
         return tuple([values.get(name) for name in PORT_COLUMNS])
-
-
-def _adapter_port(folder: str) -> _Port:
-    device = f"{dirname(dirname(folder))}/device"
-    counters = f"{folder}/counters"
-    return _Port(
-        [folder, device, counters, f"{folder}/hw_counters"],
-        4,  # InfiniBand Architecture Specification, PortCounters
-        1,
-        rate_gbit_s=f"{folder}/rate",
-        rx_mb_s=f"{counters}/port_rcv_data",
-        tx_mb_s=f"{counters}/port_xmit_data",
-    )
-
-
-def _interface(folder: str) -> _Port:
-    statistics = f"{folder}/statistics"
-    return _Port(
-        [folder, f"{folder}/device", statistics],
-        1,
-        0.001,
-        operstate=f"{folder}/operstate",
-        rate_gbit_s=f"{folder}/speed",
-        rx_mb_s=f"{statistics}/rx_bytes",
-        tx_mb_s=f"{statistics}/tx_bytes",
-    )
 
 
 class Ports:
@@ -112,12 +91,12 @@ class Ports:
 
     def find(self, now_ns: int) -> Readers:
         """Return a function for each port that returns its row."""
-        found = {}
-        for folder in sorted(glob(f"{self._sys}/class/infiniband/*/ports/*")):
-            name = f"{basename(dirname(dirname(folder)))}/{basename(folder)}"
-            found[name] = self._known.get(name) or _adapter_port(folder)
-        for device in sorted(glob(f"{self._sys}/class/net/*/device")):
-            name = basename(dirname(device))
-            found[name] = self._known.get(name) or _interface(dirname(device))
-        self._known = dict(list(found.items())[:MAX_LISTED])
+        folders = {
+            f"{basename(dirname(dirname(folder)))}/{basename(folder)}": folder
+            for folder in sorted(glob(f"{self._sys}/class/infiniband/*/ports/*"))
+        }
+        devices = sorted(glob(f"{self._sys}/class/net/*/device"))
+        folders.update((basename(dirname(device)), dirname(device)) for device in devices)
+        named = list(folders.items())[:MAX_LISTED]
+        self._known = {name: self._known.get(name) or _Port(folder) for name, folder in named}
         return {name: partial(port.read, now_ns) for name, port in self._known.items()}

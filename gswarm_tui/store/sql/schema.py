@@ -213,28 +213,24 @@ PROCESS_SAMPLES = TableSchema(
 )
 
 
-def _listing(kind: str, meaning: str, named: str) -> TableSchema:
-    return TableSchema(
+_LISTED = {
+    PORTS: (
+        "One row per network port of a node, every 10 s; counters are since boot or since a reset",
+        "Adapter and port, as mlx5_0/1, or network interface",
+    ),
+    MOUNTS: ("One row per file system that the job uses, every 10 s", "Folder in the file system"),
+}
+LISTING_TABLES = {
+    kind: TableSchema(
         f"{ROW_NAMES[kind]}_samples",
         meaning,
         (
-            ColumnSchema("ts", "TIMESTAMP NOT NULL", _WHEN),
-            ColumnSchema("node_id", "INTEGER NOT NULL", "nodes.node_id"),
+            *HOST_SAMPLES.columns[:2],
             ColumnSchema(ROW_NAMES[kind], "VARCHAR", named),
             *_metrics(LISTINGS[kind]),
         ),
     )
-
-
-LISTING_TABLES = {
-    PORTS: _listing(
-        PORTS,
-        "One row per network port of a node, every 10 s. Counters are since boot, unless somebody reset them",
-        "Adapter and port, as mlx5_0/1, or network interface",
-    ),
-    MOUNTS: _listing(
-        MOUNTS, "One row per file system that the job uses, every 10 s", "Folder in the file system"
-    ),
+    for kind, (meaning, named) in _LISTED.items()
 }
 """The tables of listings."""
 SESSIONS = TableSchema(

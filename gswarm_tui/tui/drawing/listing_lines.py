@@ -1,4 +1,4 @@
-"""A line about a node's ports and one about its file systems, what is odd first."""
+"""A line about a node's ports, what is odd first, and one about its file systems."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from gswarm_agent.metrics import MOUNTS, PORT_COLUMNS, PORT_METRICS, PORTS
 from gswarm_tui.common.quantities import DASH, mebibytes, plural
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.tui.drawing.spans import Span, Spans, measure
-from gswarm_tui.tui.drawing.text import clean, clip, width
+from gswarm_tui.tui.drawing.text import clean, clip
 
 _Rows = Mapping[str, Mapping[str, float | None]]
 _STATE = PORT_METRICS[PORT_COLUMNS.index("state")]
-_BETWEEN = Span(" · ", "faint")
 _FEW_INODES = 10_000
 
 
@@ -22,42 +21,36 @@ def listing_lines(node: NodeState, cells: int, label_width: int, *, old: bool) -
     lines = []
     for label, parts in (("ports", _ports(node.listed(PORTS))), ("files", _files(node.listed(MOUNTS)))):
         shown = [Span(f" {label:<{label_width}} ", "dim")]
-        for part in parts:
-            room = cells - measure(shown) - width(_BETWEEN.text)
-            if len(shown) > 1 and width(part.text) > room:
-                shown.append(Span(" …", "dim"))
+        for at, (text, role) in enumerate(parts):
+            shown.append(Span(" · " if at else "", "faint"))
+            shown.append(Span(clip(text, max(1, cells - measure(shown))), "dim" if old else role))
+            if measure(shown) > cells - len(" · a port"):
                 break
-            text = clip(part.text, room)
-            shown += [*([_BETWEEN] if len(shown) > 1 else []), Span(text, "dim" if old else part.role)]
         lines += [tuple(shown)] if parts else []
     return lines
 
 
-def _ports(ports: _Rows) -> list[Span]:
-    """Return the ports that are odd, then a summary. An interface without a cable is usual, a port isn't."""
-    active, unused, odd = [], 0, []
+def _ports(ports: _Rows) -> list[tuple[str, str]]:
+    """Return texts and roles of odd ports, then of a summary. An interface without a cable isn't odd."""
+    rates, unused, odd = Counter[str](), 0, []
     for name, row in ports.items():
-        state = "" if row["state"] is None else _STATE.word(row["state"])
-        errors = round(row["new_errors"] or 0)
-        words = [state] if state not in ("", "ACTIVE") else []
-        words += [plural(errors, "new error")] if errors else []
-        if state == "ACTIVE":
-            active.append(row["rate_gbit_s"])
-        if state == "DOWN" and row["phys_state"] is None and not errors:
+        state, errors = row["state"], round(row["new_errors"] or 0)
+        word = "" if state is None else _STATE.word(state)
+        if word == "ACTIVE":
+            rates["" if row["rate_gbit_s"] is None else f"{row['rate_gbit_s']:g}"] += 1
+        if word == "DOWN" and row["phys_state"] is None and not errors:
             unused += 1
-        elif words:
-            odd.append(Span(f"! {clean(name)} {', '.join(words)}", "warning"))
-    if not ports:
-        return []
-    rates = Counter(f"{gbit:g}" for gbit in active if gbit is not None).most_common()
-    each = ", ".join(gbit if len(rates) == 1 else f"{n} × {gbit}" for gbit, n in rates)
-    words = [plural(len(ports), "port"), f"{'all' if len(active) == len(ports) else len(active)} ACTIVE"]
-    words += [f"{each} Gbit/s"] if each else []
-    words += [f"{unused} without a cable"] if unused else []
-    return [*odd, Span(", ".join(words))]
+        elif word not in ("", "ACTIVE") or errors:
+            what = (word, plural(errors, "new error") if errors else "")
+            odd.append((f"! {clean(name)} {', '.join(filter(None, what))}", "warning"))
+    active = "all" if rates.total() == len(ports) else f"{rates.total()}"
+    known = [rate if len(rates) == 1 else f"{n} × {rate}" for rate, n in rates.most_common() if rate]
+    words = [plural(len(ports), "port"), f"{active} ACTIVE", f"{', '.join(known)} Gbit/s" if known else ""]
+    words += [f"{unused} without a cable" if unused else ""]
+    return [*odd, (", ".join(filter(None, words)), "text")] if ports else []
 
 
-def _files(mounts: _Rows) -> list[Span]:
+def _files(mounts: _Rows) -> list[tuple[str, str]]:
     parts = []
     for path, row in mounts.items():
         free, inodes = row["free_mib"], row["free_inodes"]
@@ -65,5 +58,5 @@ def _files(mounts: _Rows) -> list[Span]:
         words += [f"{inodes:.0f} inodes"] if inodes is not None and inodes < _FEW_INODES else []
         took = {way: row[f"{way}_ms"] for way in ("read", "write")}
         words += [f"{way} {ms:.1f} ms" for way, ms in took.items() if ms is not None]
-        parts.append(Span(f"{clean(path)} {', '.join(words)}"))
+        parts.append((f"{clean(path)} {', '.join(words)}", "text"))
     return parts
