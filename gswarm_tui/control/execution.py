@@ -115,13 +115,13 @@ class Executor:
         return self.stopped([int(session.session_id) for session in stopped])
 
     def stopped(self, numbers: list[int]) -> dict[str, Any]:
-        """Return ended sessions; ``provisional`` while a live node's sample at the end isn't in."""
+        """Return ended sessions; ``provisional`` while a live node's last sample or energy isn't in."""
         now, rows = self._hub.now(), []
         for number in numbers:
             session = self._hub.fleet.sessions.sessions[str(number)]
             row = session_row(session, now)
             awaited = any(
-                node.standing(now) is Standing.LIVE and (node.last_ts or now) < session.until
+                node.standing(now) is Standing.LIVE and (node.complete_until or now) < session.until
                 for node in self._hub.fleet.nodes.values()
             )
             rows.append({**row, "provisional": awaited})

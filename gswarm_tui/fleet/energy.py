@@ -3,7 +3,7 @@
 It is the growth of the GPU's energy counter since its last value, over lost frames and reboots; 0 where the
 counter fell, as after a driver reload. A GPU without a counter used its power for the frame's interval. A
 late frame of a GPU with a counter adds nothing: the step around it was counted before it arrived.
-Everything else adds these steps up; a step counts in a period by the part of its time that lies in it.
+Everything else adds these steps up; a step counts in a period by the part of its power × time in it.
 docs/decisions/011-energy-once.md has the reasons.
 """
 
@@ -15,8 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gswarm_agent.frame import Frame
-from gswarm_tui.fleet.history import Floats, Singles
+from gswarm_agent.frame import MAX_GAUGE_MS, Frame
+from gswarm_agent.metrics import GPU_BY_NAME
+from gswarm_tui.fleet.history import Floats, Series, Singles
+
+REPEATED_S = 1.5 * GPU_BY_NAME["energy_mj"].period_s
+"""For how long after its reading a counter is shown."""
 
 
 class EnergyUsed(NamedTuple):
@@ -30,13 +34,33 @@ class EnergyUsed(NamedTuple):
         """Return the energy of a frame of GPUs that the fleet doesn't follow."""
         return cls(*np.full((2, frame.gpus.count), np.nan))
 
-    def within(self, ts: float, start: float, until: float) -> Floats:
+    def within(self, ts: float, start: float, until: float, power: Series) -> Floats:
         """Return each GPU's energy (mJ) within a period, for a frame at ``ts``; 0 where unknown."""
-        covers_s = self.ms / 1000
-        with np.errstate(invalid="ignore", divide="ignore"):
-            inside = min(ts, until) - np.maximum(ts - covers_s, start)
-            parts: Floats = np.nan_to_num(self.mj * np.clip(inside / covers_s, 0.0, 1.0))
+        ended = np.full(len(self.ms), ts)
+        parts: Floats = np.nan_to_num(self.mj * _shares(ended - self.ms / 1000, ended, start, until, power))
         return parts
+
+
+def _shares(began: Floats, ended: Floats, start: float, until: float, power: Series) -> Floats:
+    """Return the part of each GPU's step that lies in a period, by the power × time of its samples.
+
+    Time without samples has their mean power. The step of an unknown GPU, or over more than a gauge may
+    stand for, goes by time. ``store/figures`` has the same in SQL.
+    """
+    times, watts, intervals = power
+    known, watts = np.isfinite(watts), np.nan_to_num(watts).astype(np.float64)
+
+    def seconds(since: Floats, until: Floats) -> Floats:
+        starts = np.maximum((times - np.nan_to_num(intervals))[:, None], since)
+        return np.where(known, np.maximum(np.minimum(times[:, None], until) - starts, 0.0), 0.0)
+
+    first, last = np.maximum(began, start), np.minimum(ended, until)
+    of_step, inside = seconds(began, ended), seconds(first, last)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        more_s = (watts * inside).sum(0) * of_step.sum(0) / (watts * of_step).sum(0) - inside.sum(0)
+        by_time = np.isnan(more_s) | (ended - began > MAX_GAUGE_MS / 1000)
+        parts: Floats = (np.maximum(last - first, 0.0) + np.where(by_time, 0.0, more_s)) / (ended - began)
+    return parts
 
 
 class GpuEnergy(NamedTuple):
@@ -75,7 +99,9 @@ class EnergyMeters(NamedTuple):
 
         ``interval_s`` is None after a gap.
         """
-        if isinstance(self.at, float):  # as usual: all counters were read at once, and are again
+        if isinstance(self.at, float):  # as usual: all counters were read at once, and are again, or none is
+            if np.isnan(counters).all():
+                return EnergyUsed(*np.full((2, len(counters)), np.nan)), self
             grown, since_ms = counters - self.counter_mj, float(round((ts - self.at) * 1000))
             if since_ms > 0 and (grown >= 0).all():
                 used = EnergyUsed(grown, np.full(len(grown), since_ms))
@@ -107,10 +133,17 @@ class EnergyMeters(NamedTuple):
         return EnergyMeters(np.where(newer, counters, self.counter_mj), at, total)
 
 
-def used_since(times: Floats, totals: Singles, start: float) -> float:
+def used_since(power: Series, totals: Singles, start: float) -> float:
     """Return the joules that GPUs used since a time, from their totals (mJ) of shape (frames, GPUs)."""
-    used_mj = 0.0
-    for total in totals.T.astype(np.float64):
-        if (known := np.isfinite(total)).any():
-            used_mj += float(total[known][-1] - np.interp(start, times[known], total[known]))
-    return used_mj / 1000
+    # The step of each GPU that the time cuts: when it began and ended, its energy, and the energy after it.
+    cut = np.full((totals.shape[1], 4), np.nan)
+    for gpu, total in enumerate(totals.T.astype(np.float64)):
+        known = np.isfinite(total)
+        if len(read := total[known]):
+            times = power[0][known]
+            after = int(np.searchsorted(times, start, side="right"))
+            low, high = max(0, after - 1), min(after, len(read) - 1)
+            cut[gpu] = times[low], times[high], read[high] - read[low], read[-1] - read[high]
+    began, ended, cut_mj, rest_mj = cut.T
+    parts_mj = np.nan_to_num(cut_mj * _shares(began, ended, start, math.inf, power))
+    return float((parts_mj + np.nan_to_num(rest_mj)).sum()) / 1000

@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from gswarm_agent.frame import Frame, GpuFacts, Hello, NamedRows, Processes, ProcessSample
 from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COLUMNS, HOST_COLUMNS, HOST_METRICS, reasons_off
 from gswarm_agent.wire_payload import MAX_GPUS
 from gswarm_tui.fleet.blocks import plausible_listing, plausible_processes
-from gswarm_tui.fleet.energy import EnergyMeters, GpuEnergy
+from gswarm_tui.fleet.energy import REPEATED_S, EnergyMeters, GpuEnergy
 from gswarm_tui.fleet.events import GpuKey, Phase
-from gswarm_tui.fleet.frame_values import REASONS, FrameValues
-from gswarm_tui.fleet.history import Floats, History
+from gswarm_tui.fleet.frame_values import POWER, REASONS, FrameValues
+from gswarm_tui.fleet.history import Floats, History, Series
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
 
 UNHEALTHY_S = 30.0
@@ -237,6 +238,24 @@ class NodeState:
             self.former_energy[key] = gpu
         while len(self.former_energy) > MAX_GPUS:
             del self.former_energy[next(iter(self.former_energy))]
+
+    @property
+    def energy_is_recent(self) -> npt.NDArray[np.bool_]:
+        """Whether each GPU's energy counter was read so recently that its value is repeated."""
+        recent: npt.NDArray[np.bool_] = np.full(len(self.gpus), self.last_ts) - self.energy.at <= REPEATED_S
+        return recent
+
+    @property
+    def complete_until(self) -> float | None:
+        """The time until which samples and energy counters are in, None before the first."""
+        if self.last_ts is None:
+            return None
+        return float(np.where(self.energy_is_recent, self.energy.at, self.last_ts).min(initial=self.last_ts))
+
+    def power_since(self, since: float) -> Series:
+        """Return the power of all GPUs since a time."""
+        history = self.gpu_history or History(0, 0, 0)
+        return (*history.series(POWER, since=since), history.intervals(since))
 
     def append_history(self, ts: float, interval_s: float | None, samples: FrameValues) -> None:
         """Append a frame to the history."""

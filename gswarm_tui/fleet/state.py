@@ -177,7 +177,8 @@ class Fleet:
                     if session.started_at <= began and one.ts <= session.until:
                         session.energy_j += used_j
                     else:
-                        parts = one.used.within(one.ts, session.started_at, session.until)
+                        power = one.node.power_since(began)
+                        parts = one.used.within(one.ts, session.started_at, session.until, power)
                         session.energy_j += float(one.node.own(parts).sum()) / 1000
 
     def tick(self, now: float) -> list[EventLogged]:
@@ -346,6 +347,9 @@ class Fleet:
         frame = event.frame
         node.gpus, node.host = samples.gpus, samples.host
         node.last_ts = event.ts
+        if (kept := np.isnan(node.gpus[:, ENERGY]) & node.energy_is_recent).any():
+            node.gpus = node.gpus.copy()
+            node.gpus[kept, ENERGY] = node.energy.used_mj[kept]
         same_columns = node.hello and hello.process_columns == node.hello.process_columns
         if frame.processes is not None and same_columns and PROCESSES in self.metrics:
             node.process_table = frame.processes
@@ -465,7 +469,8 @@ class Fleet:
             for weight, totals in zip(seconds.tolist(), gpu_totals(own), strict=True):
                 if weight:
                     session.add(node.name, totals, sign * weight)
-            session.energy_j += sign * used_since(times, own[ENERGY], since)
+            power = times, own[POWER], node.gpu_history.intervals()
+            session.energy_j += sign * used_since(power, own[ENERGY], since)
 
 
 def _gap(node: NodeState, ts: float, missing: int, reason: str = "") -> list[EventLogged]:

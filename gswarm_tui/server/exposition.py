@@ -204,9 +204,9 @@ def _gpus(nodes: Sequence[NodeState], job_id: str) -> FamilyTable:
 
 
 def _gpu_values(node: NodeState) -> Floats:
-    """Return the GPUs' values with the drivers' energy counters; a counter that wasn't read now is NaN."""
+    """Return the GPUs' values with the drivers' energy counters; NaN for old ones."""
     values = node.gpus.copy()
-    values[:, ENERGY] = np.where(node.energy.at == node.last_ts, node.energy.counter_mj, np.nan)
+    values[:, ENERGY] = np.where(node.energy_is_recent, node.energy.counter_mj, np.nan)
     return values
 
 

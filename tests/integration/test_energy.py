@@ -26,8 +26,11 @@ ROUNDING_J = 0.01
 """The summary rounds parts of samples to mJ; the sums must not depend on the order in which threads add."""
 
 
-def reading(seq: int, counters: Counters, life: str = "life1", ts: float | None = None) -> FrameArrived:
-    return arrived(seq, [gpu_row(energy_mj=mj, util_pct=50) for mj in counters], life=life, ts=ts)
+def reading(
+    seq: int, counters: Counters, life: str = "life1", ts: float | None = None, power_w: float | None = None
+) -> FrameArrived:
+    rows = [gpu_row(energy_mj=mj, util_pct=50, power_w=power_w) for mj in counters]
+    return arrived(seq, rows, life=life, ts=ts)
 
 
 def live(events: list[Event]) -> Fleet:
@@ -186,18 +189,21 @@ def runs(draw: st.DrawFn) -> list[Event]:
     counts = [draw(st.integers(5000, 10**6)) for _ in range(2)]
     frames: list[FrameArrived] = []
     whole: list[FrameArrived] = []
-    ts, restarts_at = T0, draw(st.integers(2, 20))
+    ts, restarts_at, often = T0, draw(st.integers(2, 20)), draw(st.integers(1, 4))
+    # Power that comes after a step was decided doesn't spread it, so late frames have none.
+    late = draw(st.booleans())
+    power = st.none() if late else st.sampled_from([None, 100, 300, 700])
     for seq in range(1, draw(st.integers(3, 12)) + 1):
         ts = round(ts + draw(st.sampled_from([1, 1, 1.2, 0.9, 1.7])), 1)
         if seq == restarts_at:
             counts = [0, 0]
         counts = [count + draw(st.integers(0, 400)) for count in counts]
         if seq == 1 or draw(st.integers(0, 5)):
-            counters = tuple(count if draw(st.integers(0, 3)) else None for count in counts)
-            frames.append(reading(seq, counters, ts=ts))
+            counters = tuple(count if draw(st.integers(0, often)) else None for count in counts)
+            frames.append(reading(seq, counters, ts=ts, power_w=draw(power)))
             whole.append(reading(seq, tuple(counts), ts=ts))
     events: list[Event] = [*frames]
-    if draw(st.booleans()):
+    if late:
         until = draw(st.integers(0, len(frames) - 1))
         fewer = frames[until].frame.seq - 1
         newer = [

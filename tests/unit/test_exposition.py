@@ -154,7 +154,9 @@ def test_a_value_that_is_not_measured_now_is_absent() -> None:
     assert values_of(samples(fleet), "gswarm_gpu_utilization_ratio") == [0.05]
     fleet.apply(arrived(2, [gpu_row(util_pct=6), gpu_row(energy_mj=3000)]))
     later = samples(fleet, T0 + 2)
-    assert values_of(later, "gswarm_gpu_energy_joules_total") == [3], "the other counter wasn't read again"
+    assert values_of(later, "gswarm_gpu_energy_joules_total") == [1, 3], "it is read every 10 s"
+    fleet.apply(arrived(17, [gpu_row(util_pct=6), gpu_row(energy_mj=9000)]))
+    assert values_of(samples(fleet, T0 + 17), "gswarm_gpu_energy_joules_total") == [9]
     assert values_of(later, "gswarm_gpu_power_watts") == []
     assert values_of(later, "gswarm_host_cpu_ratio") == []
 

@@ -56,15 +56,12 @@ def cut_energy_mj() -> str:
 
         part = (work_inside * known_us / work + inside_us - known_inside_us) / step_us
     """
-    step, window = ("c.since_us", "c.until_us"), ("c.from_us", "c.to_us")
-    powers = [f"TRY_CAST(100 * s.power_w::DOUBLE * {inside_us(*ends)} AS BIGINT)" for ends in (step, window)]
-    known = [f"(sum({inside_us(*ends)}) FILTER (s.power_w IS NOT NULL))" for ends in (step, window)]
-    work, work_inside = (f"sum({power})" for power in powers)
-    return (
-        f"any_value(c.mj)::DOUBLE * (any_value(c.to_us - c.from_us)"
-        f" + coalesce({work_inside}::DOUBLE * {known[0]} / nullif({work}, 0) - {known[1]}, 0))"
-        f" / any_value(c.until_us - c.since_us)"
-    )
+    parts = inside_us("c.since_us", "c.until_us"), inside_us("c.from_us", "c.to_us")
+    work, inside = (f"sum(TRY_CAST(100 * s.power_w::DOUBLE * {part} AS BIGINT))" for part in parts)
+    known, known_inside = (f"(sum({part}) FILTER (s.power_w IS NOT NULL))" for part in parts)
+    more = f"coalesce({inside}::DOUBLE * {known} / nullif({work}, 0) - {known_inside}, 0)"
+    time = f"any_value(c.to_us - c.from_us) + {more}"
+    return f"any_value(c.mj)::DOUBLE * ({time}) / any_value(c.until_us - c.since_us)"
 
 
 def growth(frames: str) -> str:

@@ -180,6 +180,7 @@ class FleetBuilder:
                 found.machine.node_id,
                 found.us,
                 np.array([used.get((node.name, gpu.index, gpu.uuid), 0.0) for gpu in node.facts]),
+                np.full(len(node.facts), np.nan),
             )
             for node, found in nodes
         ]
@@ -188,7 +189,7 @@ class FleetBuilder:
             self._load_part(loading, begin_us, min(begin_us + ticks * interval_us, now_us))
         for one in loading:
             unread = np.full(len(one.used_mj), np.nan)
-            one.node.energy = EnergyMeters(unread, unread, one.used_mj)
+            one.node.energy = EnergyMeters(unread, one.read_at, one.used_mj)
 
     def _load_part(self, loading: Iterable[_Loading], low: int, high: int) -> None:
         """Add the samples after ``low`` up to ``high`` (microseconds) to the history of nodes."""
@@ -217,6 +218,8 @@ class FleetBuilder:
             unmeasured = np.isnan(steps) & np.isnan(table[:, :, ENERGY])
             table[:, :, ENERGY] = np.where(unmeasured, np.nan, used_mj)
             one.used_mj = used_mj[-1] if len(us) else one.used_mj
+            read_at = np.where(np.isnan(steps), np.nan, us[:, np.newaxis] / 1e6)
+            one.read_at = np.fmax(one.read_at, np.fmax.reduce(read_at, initial=np.nan))
             node.gpu_history.extend(us / 1e6, intervals_s[rows], table)
             node.host_history.extend(us / 1e6, intervals_s[rows], host_values[rows, np.newaxis])
 
@@ -299,12 +302,13 @@ _INTERVAL_S = "coalesce(interval_ms / 1000, 'nan'::DOUBLE)::FLOAT AS interval_s"
 
 @dataclass
 class _Loading:
-    """A node whose history is loaded up to a time, and the energy (mJ) that its GPUs used so far."""
+    """A node whose history is loaded up to a time, the energy (mJ) of its GPUs, and when it was read."""
 
     node: NodeState
     node_id: int
     until_us: int
     used_mj: npt.NDArray[np.float64]
+    read_at: npt.NDArray[np.float64]
 
 
 def _rows_by_id(ids: Places, us: npt.NDArray[np.int64]) -> dict[int, Places]:

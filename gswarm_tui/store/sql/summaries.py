@@ -33,7 +33,6 @@ from gswarm_tui.store.figures.definitions import (
 )
 
 MINUTE_US = 60_000_000
-_FEW_EDGES = 16
 _BOUNDS_US = "epoch_us(m.started_at)", "epoch_us(m.until)"
 """The start and the end of the span of a member ``m`` in SQL."""
 
@@ -292,7 +291,7 @@ steps AS (
     FROM cut c
     JOIN gpu_samples s ON s.gpu_id = c.gpu_id AND epoch_us(s.ts) // {MINUTE_US} = c.minute
       AND epoch_us(s.ts) > c.since_us AND epoch_us(s.ts) <= c.until_us
-    WHERE {spans.edges}
+    WHERE {spans.only}
     GROUP BY c.member, c.gpu_id, c.until_us
     UNION ALL
     SELECT m.member, {joules} AS used_mj
@@ -497,16 +496,15 @@ FROM counted
 class Spans:
     """The relation ``spans``. With ``sums``, sums by minute are taken, where they exist, instead of samples.
 
-    ``only`` is a condition that all samples ``s`` of the spans fulfil; its constants let DuckDB skip others.
-    ``seen`` is the condition that a sample was recorded at the time that is looked at. Samples of the steps
-    that spans cut fulfil ``edges``.
+    ``only`` is a condition that all samples ``s`` of the spans and of the steps that they cut fulfil; its
+    constants let DuckDB skip others.
+    ``seen`` is the condition that a sample was recorded at the time that is looked at.
     """
 
     relation: str
     only: str = "true"
     seen: str = "true"
     sums: bool = True
-    edges: str = "true"
 
     @property
     def whole_minutes(self) -> str:
@@ -539,13 +537,10 @@ def spans_of(spans: Sequence[tuple[int, datetime, datetime]], seen: datetime | N
     first, last = min(began for _, began, _ in spans), max(until for _, _, until in spans)
     longest = f"INTERVAL {LONGEST_INTERVAL_S} SECOND"
     known = "true" if seen is None else f"s.ts <= {_time(seen)}"
-    edges = sorted({at for _, *bounds in spans for at in bounds})
-    near = " OR ".join(f"s.ts BETWEEN {_time(at)} - {longest} AND {_time(at)} + {longest}" for at in edges)
     return Spans(
         f"spans AS (SELECT * FROM (VALUES {rows}) v(session_id, recording_id, started_at, until))",  # noqa: S608
-        f"s.ts > {_time(first)} AND s.ts < {_time(last)} + {longest} AND {known}",
+        f"s.ts > {_time(first)} - {longest} AND s.ts < {_time(last)} + {longest} AND {known}",
         known,
-        edges=f"({near})" if len(edges) <= _FEW_EDGES else "true",
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, Metric
 from gswarm_tui.common.units import nice_ceiling
+from gswarm_tui.fleet.frame_values import ENERGY
 from gswarm_tui.fleet.history import Floats, History
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.drawing.curve import in_bins, window
@@ -90,7 +91,10 @@ class Trends:
         if history is None:
             return np.full(bins, np.nan)
         frame = window(now, self.span_s, bins)
-        interval_s = history.longest_interval(frame.start, node.interval_s)
+        # Frames between two readings of the energy have none.
+        of_energy = history is node.gpu_history and cell[0] == ENERGY
+        every_s = max(node.interval_s, GPU_METRICS[ENERGY].period_s if of_energy else 0.0)
+        interval_s = history.longest_interval(frame.start, every_s)
         times, values = history.series(*cell, frame.start)
         return in_bins((times, values, history.intervals(frame.start)), frame, interval_s)
 
