@@ -21,9 +21,11 @@ def checks(here: LocalReport, nodes: Sequence[NodeReport]) -> tuple[Check, ...]:
         *(Check(True, (), text) for text in here.problems),
         *_unreachable(nodes),
         *_gpus(nodes),
+        *_health(nodes, "found", fix=True),
         *_differences(nodes),
         *_spools(nodes),
         *_clocks(nodes),
+        *_health(nodes, "counted", fix=False),
         *(Check(False, (), text) for text in here.notes),
         *counter_checks(nodes),
         *_unmeasured(nodes),
@@ -63,6 +65,17 @@ def _gpus(nodes: Sequence[NodeReport]) -> Iterator[Check]:
                 yield f"GPU {gpu} doesn't answer: {why}; ask the administrators to reset it."
 
     return _grouped(True, nodes, texts)
+
+
+def _health(nodes: Sequence[NodeReport], what: str, *, fix: bool) -> Iterator[Check]:
+    """Return a check for each GPU with faults, or with errors that were counted; none for the others."""
+
+    def texts(node: NodeReport) -> Iterator[str]:
+        for gpu, health in node.health.items():
+            if health[what]:
+                yield f"GPU {gpu}: {'; '.join(health[what])}."
+
+    return _grouped(fix, nodes, texts)
 
 
 def _differences(nodes: Sequence[NodeReport]) -> Iterator[Check]:

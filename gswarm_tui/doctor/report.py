@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,7 +15,8 @@ class NodeReport:
     """Results of the checks of a node; None where it wasn't reached or doesn't report a value.
 
     ``failed_step`` is the step that failed, such as "log in", with ``reason`` and ``remedy``; empty if its
-    agent sends samples. ``answered_s`` is the time from the start to its first answer.
+    agent sends samples. ``answered_s`` is the time from the start to its first answer. ``health`` has for
+    each GPU what is ``found`` wrong, errors ``counted``, and areas that are ``clear`` or ``unmeasured``.
     """
 
     node: str
@@ -34,6 +35,7 @@ class NodeReport:
     cuda_version: str | None = None
     gpus: tuple[str, ...] = ()
     unmeasured: Mapping[str, str] = field(default_factory=dict)
+    health: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
     clock_offset_ms: float | None = None
     round_trip_ms: float | None = None
     spool_folder: str | None = None

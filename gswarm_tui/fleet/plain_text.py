@@ -37,14 +37,15 @@ def fleet_sentences(fleet: Fleet, now: float) -> list[str]:
         word = "no data yet" if standing is Standing.CONNECTING else standing.value
         why = ": ".join(filter(None, (word, state.reason)))
         lines.append(_sentence(name, ["; ".join(filter(None, (why, state.remedy)))]))
-    throttled: dict[str, list[str]] = {}
+    problems: dict[str, list[str]] = {}
     for node in nodes:
         for gpu in node["gpus"]:
-            if not _is_mute(gpu) and (reasons := reason_names(gpu["clock_reasons"] or 0)):
-                throttled.setdefault(reasons, []).append(f"{node['node']}:{gpu_label(gpu['gpu_index'])}")
-    lines += [
-        _sentence(f"throttled by {why}", [first_of(gpus, MOST_NAMED)]) for why, gpus in throttled.items()
-    ]
+            if not _is_mute(gpu):
+                reasons = reason_names(gpu["clock_reasons"] or 0)
+                for problem in (f"throttled by {reasons}" if reasons else "", *gpu["health"]["found"]):
+                    problems.setdefault(problem, []).append(f"{node['node']}:{gpu_label(gpu['gpu_index'])}")
+    problems.pop("", None)
+    lines += [_sentence(what, [first_of(gpus, MOST_NAMED)]) for what, gpus in problems.items()]
     for node in nodes:
         lines += [_node(node), *(f"  {_gpu(node, gpu)}" for gpu in node["gpus"])]
     return lines
@@ -97,6 +98,8 @@ def _gpu(node: Object, gpu: Object) -> str:
         f"power {_figure(watts(gpu['power_w']))}" if whole else "",
         "" if temperature == DASH else f"temperature {temperature}",
         f"throttled by {throttled}" if throttled else "",
+        *gpu["health"]["found"],
+        *gpu["health"]["counted"],
     ]
     for process in node["processes"]:
         if process["gpu_index"] == gpu["gpu_index"]:

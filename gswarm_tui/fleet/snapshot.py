@@ -9,6 +9,7 @@ from typing import Any
 from gswarm_agent.frame import GpuFacts, ProcessSample
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, LISTINGS, PROCESS_METRICS, ROW_NAMES, Metric
 from gswarm_tui.fleet.frame_values import ENERGY
+from gswarm_tui.fleet.health import gpu_health
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.state import Fleet
 
@@ -110,7 +111,8 @@ def node_object(fleet: Fleet, node: NodeState, now: float) -> Object:
 def _gpu(node: NodeState, row: int, fact: GpuFacts, allocated: bool | None) -> Object:
     facts = {name: getattr(fact, name, None) for name in GPU_FACTS}
     values = _values(GPU_METRICS, _gpu_values(node, row))
-    return {**facts, "gpu_index": fact.index, "allocated": allocated, **values}
+    health = gpu_health(node, row)._asdict()
+    return {**facts, "gpu_index": fact.index, "allocated": allocated, **values, "health": health}
 
 
 def _process(gpus: Sequence[GpuFacts], process: ProcessSample) -> Object:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from gswarm_agent.frame import gpu_label
 from gswarm_tui.doctor.report import NodeReport
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
@@ -85,6 +86,7 @@ def _sampled(report: NodeReport, seen: Mapping[str, Any]) -> NodeReport:
         **{name: seen[name] for name in _HELLO_FIELDS},
         gpus=tuple(gpu["name"] for gpu in seen["gpus"] if gpu["parent_index"] is None),
         unmeasured=seen["unmeasured"],
+        health={gpu_label(gpu["gpu_index"]): gpu["health"] for gpu in seen["gpus"]},
         clock_offset_ms=seen["clock_offset_ms"],
         round_trip_ms=seen["round_trip_ms"],
     )

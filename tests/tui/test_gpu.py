@@ -42,6 +42,23 @@ async def test_gpu_matches_picture(
         matches_picture(app, f"gpu-{size[0]}x{size[1]}")
 
 
+@pytest.mark.parametrize("size", SIZES)
+async def test_faults_of_a_gpu_are_on_its_screen(size: tuple[int, int]) -> None:
+    made = scene(nodes=1, gpus=1, seconds=0)
+    report(made, util_pct=50, remap_failed=1, recovery_action=0, nvlink_recoveries=2)
+    app = app_on(made)
+    async with app.run_test(size=size) as pilot:
+        app.show(GpuScreen("gpu01", 0))
+        await pilot.pause()
+        assert "! a memory row could not be replaced" in screen_text(app)
+        await pilot.press("tab", "tab")
+        await pilot.press(*["down"] * 60)
+        await pilot.pause()
+        assert "2 NVLink recovery events since the driver was loaded" in screen_text(app)
+        assert "nothing found in: recovery action" in screen_text(app)
+        assert "not measured: memory errors, PCIe link, fabric" in screen_text(app)
+
+
 async def test_arrows_cycle_through_all_gpus() -> None:
     app = app_on(scene(nodes=2, gpus=2, seconds=2))
     async with app.run_test(size=(80, 24)) as pilot:

@@ -231,7 +231,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.control": 2_375,
     "gswarm_tui.doctor": 400,
     "gswarm_tui.exchange": 725,
-    "gswarm_tui.fleet": 3_250,
+    "gswarm_tui.fleet": 3_350,
     "gswarm_tui.launch": 1_875,
     "gswarm_tui.link": 1_450,
     "gswarm_tui.options": 1_325,

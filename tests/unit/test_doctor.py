@@ -82,6 +82,14 @@ def test_nodes_that_fail_alike_share_a_sentence() -> None:
             "! gpu03: GPU 5 doesn't answer: GPU is lost; ask the administrators to reset it.",
         ),
         (
+            {"health": {"3": {"found": ("a row waits", "the driver asks to reset the GPU"), "counted": ()}}},
+            "! gpu03: GPU 3: a row waits; the driver asks to reset the GPU.",
+        ),
+        (
+            {"health": {"3": {"found": (), "counted": ("2 NVLink errors",)}}},
+            "gpu03: GPU 3: 2 NVLink errors.",
+        ),
+        (
             {"spool_free_mib": 100},
             "! gpu03: only 100 MiB free for waiting samples in /var/tmp/gswarm-tui-1000; free some space.",
         ),

@@ -6,6 +6,7 @@ import math
 
 from gswarm_agent.metrics import GPU_COLUMNS, REASON_HW_THERMAL
 from gswarm_tui.fleet.plain_text import fleet_sentences, silent_nodes
+from gswarm_tui.fleet.snapshot import node_objects
 from tests.tui.scene import Scene, scene
 
 
@@ -37,6 +38,29 @@ def test_no_sentence_contains_a_sign_or_colour() -> None:
     assert lines[1] == "throttled by thermal (hardware): gpu01:0."
     assert "throttled by thermal (hardware)" in lines[3]
     assert "power not measured" in lines[4]
+
+
+def test_what_is_wrong_with_a_gpu_comes_before_the_nodes() -> None:
+    made = scene(2, 4, 60)
+    odd = {"recovery_action": 4, "remap_pending": 1, "pcie_gen": 4, "pcie_width": 8, "nvlink_errors": 137}
+    for name, value in odd.items():
+        made.fleet.nodes["gpu01"].gpus[2, GPU_COLUMNS.index(name)] = value
+    made.fleet.nodes["gpu02"].gpus[0, GPU_COLUMNS.index("remap_pending")] = 1
+    # NULL as of a GPU that idles below its maximum is no fault.
+    made.fleet.nodes["gpu02"].gpus[1, GPU_COLUMNS.index("pcie_gen")] = math.nan
+    lines = fleet_sentences(made.fleet, made.time)
+    assert lines[1:4] == [
+        "the driver asks to drain the GPU, then reset it: gpu01:2.",
+        "a memory row waits to be replaced: reset the GPU: gpu01:2, gpu02:0.",
+        "PCIe 4.0 x8 under load, 5.0 x16 is possible: gpu01:2.",
+    ]
+    (its_own,) = [line for line in lines if line.startswith("  gpu01:2: ")]
+    assert "reset the GPU, PCIe 4.0 x8 under load" in its_own
+    assert "137 NVLink errors since the driver was loaded" in its_own
+    healthy, odd_one = node_objects(made.fleet, made.time)[0]["gpus"][1:3]
+    areas = ("recovery action", "remapped memory", "memory errors", "PCIe link", "NVLinks", "fabric")
+    assert healthy["health"] == {"found": (), "counted": (), "clear": areas, "unmeasured": ()}
+    assert odd_one["health"]["clear"] == ("memory errors", "fabric")
 
 
 def test_nodes_without_data_say_why() -> None:

@@ -12,6 +12,7 @@ from textual.containers import Horizontal, Vertical
 
 from gswarm_agent.metrics import ACTIVITY_COLUMNS, GPU_BY_NAME, GPU_METRICS, REASON_NAMES, Metric
 from gswarm_tui.common.quantities import DASH, energy
+from gswarm_tui.fleet.health import gpu_health
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.throttling import HARMFUL, reason_names
 from gswarm_tui.tui.actions import GPU
@@ -20,7 +21,7 @@ from gswarm_tui.tui.drawing.legend import meaning
 from gswarm_tui.tui.drawing.numbers import quantity
 from gswarm_tui.tui.drawing.plot import GAP, beside, curve_width, marks_in, panel
 from gswarm_tui.tui.drawing.ramp import bucket, fractions, ramp_of, top_of
-from gswarm_tui.tui.drawing.spans import Span, Spans
+from gswarm_tui.tui.drawing.spans import Span, Spans, heading_rule
 from gswarm_tui.tui.drawing.text import clip, pad, wrap
 from gswarm_tui.tui.drawing.trends import Trends
 from gswarm_tui.tui.screens.base import ViewerScreen
@@ -52,7 +53,7 @@ _LEFT_OUT = (
 def metric_lines(
     node: NodeState, row: int, cells: int, now: float, metrics: Sequence[Metric] = LISTED_METRICS
 ) -> list[Spans]:
-    """Return a line per metric; an unmeasured one shows the reason in the place of its meaning."""
+    """Return a line per metric, and the GPU's health. An unmeasured one shows the reason as its meaning."""
     if row >= len(node.facts):
         return []
     old = node.standing(now) is not Standing.LIVE
@@ -80,7 +81,18 @@ def metric_lines(
             words = why_missing(node, row, metric) if missing else meaning(metric)
             spans.append(Span("  " + clip(words, room), "warning" if missing else "dim"))
         lines.append(tuple(spans))
-    return lines
+    return lines + _health_lines(node, row, cells)
+
+
+def _health_lines(node: NodeState, row: int, cells: int) -> list[Spans]:
+    """Return what is wrong with a GPU and where nothing was found, in a few lines."""
+    health = gpu_health(node, row)
+    texts = [(f"! {text}", "warning") for text in health.found]
+    texts += [(text, "text") for text in health.counted]
+    heads = {"nothing found in: ": health.clear, "not measured: ": health.unmeasured}
+    texts += [(head + ", ".join(areas), "dim") for head, areas in heads.items() if areas]
+    parts = [(part, role) for text, role in texts for part in wrap(text, cells - 2)]
+    return [heading_rule("health", cells), *((Span(f" {part}", role),) for part, role in parts)]
 
 
 def _bar(metric: Metric, value: float, top: float | None) -> Span:

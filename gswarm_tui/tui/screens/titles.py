@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from gswarm_agent.metrics import HOST_COLUMNS
 from gswarm_tui.common.quantities import DASH, age, mebibytes, plural, used_of, watts
+from gswarm_tui.fleet.health import gpu_health
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.tui.drawing.fleet_lines import mig_words
@@ -157,4 +158,7 @@ def gpu_title(node: NodeState, row: int, now: float, cells: int) -> Title:
         )
     )
     below = _details(node, what, now, cells)
-    return left, f"  {clean(facts.name)}", below[:1] if node.standing(now) is Standing.LIVE else below
+    if node.standing(now) is Standing.LIVE:
+        faults = "; ".join(gpu_health(node, row).found)
+        below = [*below[:1], *([[Span(f" ! {clip(faults, cells - 4)}", "warning")]] if faults else [])]
+    return left, f"  {clean(facts.name)}", below
