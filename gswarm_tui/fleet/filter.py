@@ -4,7 +4,7 @@
                          with its MIG instances; gpu03:5.1 is one of these
     util<5  mem>=40      a metric of the catalogue by its short or full name, in the unit that screens show;
                          < <= > >= = !=
-    node:gpu0*           node by pattern; likewise state: user: command: model: mig: and gpu: rank: by
+    node:gpu0*           node by pattern; likewise state: user: command: wchan: model: mig: and gpu: rank: by
                          number, 0-3; mig:* are all MIG instances, mig:1g* those of some profiles
     state:throttled      GPUs whose clocks are held down; the other states are those of nodes
     mine                 GPUs that the job was granted
@@ -322,5 +322,6 @@ _TEXTS: dict[str, Callable[[NodeState], list[list[str | None]]]] = {
     "mig": lambda node: [[fact.mig_profile] for fact in node.facts] or [[]],
     "user": _of_processes("user"),
     "command": _of_processes("command"),
+    "wchan": _of_processes("wchan"),
 }
 """Texts to search: a list for each GPU of a node."""

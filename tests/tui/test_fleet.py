@@ -195,7 +195,7 @@ async def test_metric_is_chosen_by_number_step_and_list() -> None:
         assert "Energy used since the recording began" in line_with("energy since start", app)
         await pilot.press("end", "enter")
         await pilot.pause()
-        assert line_with("unmeasured", app).startswith(" I/O pressure %")
+        assert line_with("unmeasured", app).startswith(" job I/O PSI %")
 
 
 async def test_legend_says_that_the_group_of_a_metric_is_switched_off() -> None:

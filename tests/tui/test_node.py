@@ -185,7 +185,9 @@ async def test_a_job_s_memory_stands_beside_the_node_s() -> None:
 
 async def test_processes_are_sorted_by_gpu_and_cleaned() -> None:
     made = scene(nodes=1, gpus=2, seconds=1)
-    row = process_row(gpu_memory_mib=1024, sm_pct=50, cpu_pct=210.0, memory_mib=2048, write_mb_s=1500.0)
+    row = process_row(
+        gpu_memory_mib=1024, sm_pct=50, cpu_pct=210.0, memory_mib=2048, write_mb_s=1500.0, numa_node=1
+    )
     texts = "0-7", "D", "nfs_wait\x1b[1m"
     evil = ProcessSample(1, 4242, "eve\u202e", "python\n[red]x.py\x1b]0;title\x07", 3, None, row, *texts)
     hello = hello_of(made, "gpu01")
@@ -212,6 +214,7 @@ async def test_processes_are_sorted_by_gpu_and_cleaned() -> None:
         assert line.split()[8] == "D"
         after = line.partition("title�")[2].split()
         assert after[:2] == ["–", "1.5"]
+        assert after[-4] == "1≠0"
         assert after[-2:] == ["nfs_wait�[1m", "0-7"]
 
 

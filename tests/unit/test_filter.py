@@ -56,8 +56,9 @@ def node(
             made.gpus[:, GPU_COLUMNS.index(metric)] = value
         else:
             made.host[HOST_COLUMNS.index(metric)] = value
+    unmeasured = (None,) * len(PROCESS_COLUMNS)
     seen = [
-        ProcessSample(g, 100 + g, "ada", "python train.py", g + 8, g, (None,) * len(PROCESS_COLUMNS))
+        ProcessSample(g, 100 + g, "ada", "python train.py", g + 8, g, unmeasured, "0-7", "D", "nfs_wait")
         for g in range(2)
     ]
     made.process_table = Processes.of(hello.tables.processes, seen)
@@ -104,6 +105,7 @@ def found(text: str, one: NodeState | None = None) -> list[int]:
         ("rank>8", [1]),
         ("user:ada", [0, 1]),
         ("command:train", [0, 1]),
+        ("wchan:nfs* & !wchan:futex", [0, 1]),
         ("model:h100", [0, 1, 2, 3]),
         ("state:live", [0, 1, 2, 3]),
         ("state:lost", []),

@@ -112,8 +112,7 @@ class NodeProbe:
         if processes is not None:
             self._mounts.pids = [process.pid for process in processes]
             if self._host is not None:
-                own = [process.pid for process in processes if process.user == self._user]
-                self._host.follow(own)
+                self._host.follow([process.pid for process in processes if process.user == self._user])
         return TickSamples(rows, host, processes, tuple(notes), listings)
 
     def _hung(self) -> Dict[str, str]:

@@ -182,7 +182,10 @@ def no_processes(node: NodeState, words: str) -> str:
 
 
 def process_rows(hello: Hello, processes: Iterable[ProcessSample], *, old: bool) -> list[Row]:
-    """Return a row per process and GPU, sorted by GPU and memory; stale data is faint."""
+    """Return a row per process and GPU, sorted by GPU and memory; stale data is faint.
+
+    A process that runs far from its GPU has both NUMA nodes, as "1≠0".
+    """
     rows = []
     for process in sorted(processes, key=lambda p: (p.gpu, -_number(hello, p, "gpu_memory_mib"), p.pid)):
         gpu = hello.gpus[process.gpu].label if process.gpu < len(hello.gpus) else f"{process.gpu}"
@@ -190,6 +193,9 @@ def process_rows(hello: Hello, processes: Iterable[ProcessSample], *, old: bool)
             cell(_value(hello, process, name), metric)
             for name, metric in zip(PROCESS_COLUMNS, PROCESS_METRICS, strict=True)
         ]
+        near = None if process.gpu >= len(hello.gpus) else hello.gpus[process.gpu].numa_node
+        if near is not None and _value(hello, process, "numa_node") not in (None, near):
+            numbers[PROCESS_COLUMNS.index("numa_node")] += f"≠{near}"
         texts = [
             gpu,
             DASH if process.rank is None else f"{process.rank}",

@@ -78,16 +78,14 @@ def host_facts(node: NodeState) -> str:
     if node.hello is None:
         return "no data from this node yet"
     host = node.hello.host
-    job, limit, kills = (
-        node.host[HOST_COLUMNS.index(f"job_{name}")]
-        for name in ("memory_mib", "memory_limit_mib", "oom_kills")
-    )
+    row = dict(zip(HOST_COLUMNS, node.host.tolist(), strict=True))
+    job, kills = used_of(row["job_memory_mib"], row["job_memory_limit_mib"]), row["job_oom_kills"]
     return joined(
         (
             clean(host.cpu_model or ""),
             "" if host.cpus is None else plural(host.cpus, "CPU"),
             "" if host.memory_total_mib is None else mebibytes(host.memory_total_mib),
-            "" if math.isnan(job) else f"job {used_of(job, limit).replace('/', ' of ')}",
+            "" if math.isnan(row["job_memory_mib"]) else f"job {job.replace('/', ' of ')}",
             plural(int(kills), "OOM kill") if kills > 0 else "",
             f"Linux {clean(host.kernel)}" if host.kernel else "",
             f"driver {clean(host.driver_version)}" if host.driver_version else "",
