@@ -44,7 +44,7 @@ def server(tmp_path: Path, home: Path) -> Iterator[SshServer]:
     """A server and a client that trust each other."""
     if SSHD is None:
         pytest.skip("no sshd on this machine")
-    with running(tmp_path, SetEnv=f"XDG_CACHE_HOME={home}/cache") as server:
+    with running(tmp_path, SetEnv=f"XDG_CACHE_HOME={home}/cache", AcceptEnv="SITE PLACE") as server:
         server.trust()
         yield server
 
@@ -145,7 +145,8 @@ async def test_revoked_host_key_is_refused(server: SshServer) -> None:
 
 
 async def test_host_key_is_refused_without_a_known_hosts_file(server: SshServer) -> None:
-    async with launcher(server) as ssh:
+    needs_variables = Bootstrap(setup='[ "$SITE, $PLACE" = "a, b c" ]')
+    async with launcher(server, bootstrap=needs_variables) as ssh:
         config = Path(server.config())
         config.write_text(config.read_text().replace(str(server.known_hosts), "none"))
         assert "its host key is not in" in (await refused(ssh)).reason
@@ -253,14 +254,16 @@ Host gpu1* # with a comment
   HostName 127.0.0.1 # not the name
   HostKeyAlias first
   UserKnownHostsFile "{folder}/known hosts/%k" /dev/null
-  IdentityFile {folder}/%n.key
+  IdentityFile {folder}/%k-%n.key
 Host gpu2*
   HostName 127.0.0.1
   UserKnownHostsFile ${{KNOWN}}/known_hosts
+  IdentityFile {folder}/%k-%n.key
   ProxyCommand ssh -F {folder}/ssh_config -W %h:%p gpu11 2>/dev/null
 Host *
   HostKeyAlgorithms +ssh-rsa
   RekeyLimit 1G 1h
+  SetEnv SITE=a "PLACE=b c"
   PubkeyAuthentication unbound
 """
 """Lines that ssh understands and asyncssh doesn't; those for other hosts must not matter, either."""
@@ -272,14 +275,13 @@ async def test_the_configuration_is_what_ssh_makes_of_it(
     folder = server.folder
     (folder / "known hosts").mkdir()
     (folder / "known hosts/first").write_text(f"first {public(folder / 'host')}\n")
-    server.user_key.rename(folder / "gpu11.key")
+    shutil.copy(server.user_key, folder / "gpu21-gpu21.key")
+    server.user_key.rename(folder / "first-gpu11.key")
     monkeypatch.setenv("KNOWN", str(folder))
-    async with launcher(server) as ssh:
+    needs_variables = Bootstrap(setup='[ "$SITE, $PLACE" = "a, b c" ]')
+    async with launcher(server, bootstrap=needs_variables) as ssh:
         config = Path(server.config())
-        config.write_text(
-            SHAPES.format(folder=folder)
-            + config.read_text().replace(str(server.user_key), f"{folder}/gpu11.key")
-        )
+        config.write_text(SHAPES.format(folder=folder) + config.read_text())
         for node in ("gpu11", "gpu21"):
             assert await first_frame(ssh, node), node
 

@@ -232,7 +232,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.doctor": 400,
     "gswarm_tui.exchange": 725,
     "gswarm_tui.fleet": 3_350,
-    "gswarm_tui.launch": 1_875,
+    "gswarm_tui.launch": 1_900,
     "gswarm_tui.link": 1_450,
     "gswarm_tui.options": 1_325,
     "gswarm_tui.playback": 480,

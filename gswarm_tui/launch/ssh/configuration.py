@@ -33,9 +33,7 @@ _NOT_EXPANDED = {
     *("knownhostscommand", "localcommand", "proxycommand"),
 }
 # These are in effect already, or have none here; asyncssh would refuse some of their values.
-_LEFT_OUT = re.compile(
-    "host|canonical.*|forwardagent|proxycommand|pubkeyauth.*|rekeylimit|remotecommand|setenv"
-)
+_LEFT_OUT = re.compile("host|canonical.*|forwardagent|proxycommand|pubkeyauth.*|rekeylimit|remotecommand")
 
 Printed = dict[str, list[str]]
 """The values of each option that ``ssh -G`` prints; "host" is the host that it was called for."""
@@ -185,6 +183,13 @@ def _lines(chosen: Printed, defaults: Printed, tokens: Mapping[str, str]) -> Ite
                 yield name, [first.replace("%", "%%")]
             case "proxyjump":
                 yield name, [_expand(first, tokens)]
+            case "certificatefile" | "identityfile":
+                # asyncssh expands their other tokens and doesn't know these two.
+                known = {token: tokens[token].replace("%", "%%") for token in "jk"}
+                yield from ((name, [_expand(value, known)]) for value in values)
+            case "setenv":
+                # ssh prints a line for each variable, and asyncssh reads only the first line.
+                yield name, values
             case "identityagent" if first.startswith("$") or first == "SSH_AUTH_SOCK":
                 yield name, [os.environ.get(first.lstrip("$"), "none")]
             case "hostkeyalgorithms" if set(defaults[name][0].split(",")).issubset(first.split(",")):
@@ -204,7 +209,9 @@ def _tokens(host: str, printed: Printed) -> dict[str, str]:
     known_as = alias or (name if port == "22" else f"[{name}]:{port}")
     # ssh expands %f, %K and %t to NONE when it needs the known keys before it has the host's.
     of_keys = {"H": known_as, "I": "HOSTNAME", **dict.fromkeys("fKt", "NONE")}
-    return {"h": name, "n": host, "k": alias or host, "p": port, "r": printed["user"][0], "%": "%", **of_keys}
+    jump = printed.get("proxyjump", [""])[0]
+    of_host = {"h": name, "j": jump, "k": alias or host, "n": host, "p": port, "r": printed["user"][0]}
+    return {"%": "%", **of_host, **of_keys}
 
 
 def _expand(text: str, tokens: Mapping[str, str]) -> str:
