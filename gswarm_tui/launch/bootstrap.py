@@ -43,9 +43,9 @@ _LINE = re.compile(rb"GSWARM-(SETUP|NEED|FOUND|OLD|FAIL)(?: ([^\n]*))?\n")
 class Serving:
     """Task of an agent: to serve the recording with this uid, or without one a single connection.
 
-    It continues for ``linger_s`` without a head and keeps ``spool_mib`` on disk, None for its own defaults.
-    With ``only_left`` it measures nothing: it delivers earlier agents' frames. If the job is ``armed``, its
-    processes can be traced on request.
+    It continues for ``linger_s`` without a recorder and keeps ``spool_mib`` on disk, None for its own
+    defaults. With ``only_left`` it measures nothing: it delivers earlier agents' frames. If the job is
+    ``armed``, its processes can be traced on request.
     """
 
     recording: str = ""

@@ -48,9 +48,9 @@ def event_row(group: EventGroup, zone: tzinfo | None) -> Row:
 
 
 class EventsScreen(ViewerScreen):
-    """What happened to nodes, GPUs, links and sessions, and marks; the newest is last.
+    """Events of nodes, GPUs, links and sessions, and marks, newest last.
 
-    The list follows the newest while the cursor is on it.
+    The list follows the newest event while the cursor is on it.
     """
 
     SCREEN = EVENTS
