@@ -81,7 +81,7 @@ def _node_row(node: NodeState, now: float) -> dict[str, Any]:
         "gpus": node.gpu_count,
         "mean_util_pct": _mean(own[:, _UTIL]),
         "power_w": _sum(own[:, _POWER]),
-        "mem_used_mib": _sum(node.gpus[list(node.memory_rows), _MEMORY]),
+        "mem_used_mib": _sum(node.gpus[node.memory_rows, _MEMORY]),
         "mem_total_mib": rounded(node.own_memory_mib),
         "age_s": rounded(node.age(now)),
         "late_ms": rounded(node.late_ms),

@@ -105,7 +105,8 @@ class NodeState:
     grows with every change that a screen could show. ``energy`` has the energy counters; the energy in
     ``gpus`` and ``gpu_history`` is what a GPU used in this recording so far. ``mine`` holds for each GPU
     whether the job was granted it, True where unknown; ``own_memory_mib`` is the memory of the job's GPUs.
-    ``memory_rows`` are the rows of the job's GPUs whose memory adds up: MIG instances instead of their GPU.
+    ``gpu_count`` is the number of these without MIG instances, ``memory_rows`` the rows whose memory adds up:
+    those of instances instead of their GPU's.
     ``former`` is the hello of an earlier agent run that still delivers frames. ``last_ts`` is the time of the
     newest frame, ``last_arrival`` the arrival of the newest fresh one: frames that waited on the node aren't
     fresh. ``former_energy`` is that of GPUs that the node had before, should they return.
@@ -131,7 +132,8 @@ class NodeState:
     gpus: Floats = field(default_factory=lambda: np.empty((0, len(GPU_COLUMNS))))
     host: Floats = field(default_factory=lambda: np.full(len(HOST_COLUMNS), np.nan))
     mine: tuple[bool, ...] = ()
-    memory_rows: tuple[int, ...] = ()
+    gpu_count: int = 0
+    memory_rows: list[int] = field(default_factory=list)
     own_memory_mib: float | None = None
     energy: EnergyMeters = field(default_factory=lambda: EnergyMeters.of(()))
     former_energy: dict[GpuKey, GpuEnergy] = field(default_factory=dict)
@@ -177,13 +179,6 @@ class NodeState:
     def facts(self) -> tuple[GpuFacts, ...]:
         """The node's GPUs, in the order of the rows of ``gpus``."""
         return self.hello.gpus if self.hello is not None else ()
-
-    @property
-    def gpu_count(self) -> int:
-        """Number of the job's GPUs; MIG instances are parts of theirs."""
-        return sum(
-            mine and fact.parent_index is None for fact, mine in zip(self.facts, self.mine, strict=True)
-        )
 
     @property
     def unmeasured(self) -> dict[str, str]:

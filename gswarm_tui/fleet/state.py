@@ -299,9 +299,9 @@ class Fleet:
         node.version += 1
         node.mine = own_gpus(hello.gpus, self.allocation.get(node.name))
         divided = {gpu.parent_index for gpu in hello.gpus}
-        node.memory_rows = tuple(
-            row for row, gpu in enumerate(hello.gpus) if node.mine[row] and gpu.index not in divided
-        )
+        own = [(row, gpu) for row, gpu in enumerate(hello.gpus) if node.mine[row]]
+        node.gpu_count = sum(gpu.parent_index is None for _, gpu in own)
+        node.memory_rows = [row for row, gpu in own if gpu.index not in divided]
         sizes = [hello.gpus[row].memory_total_mib for row in node.memory_rows]
         known_sizes = [size for size in sizes if size is not None]
         node.own_memory_mib = float(sum(known_sizes)) if known_sizes else None

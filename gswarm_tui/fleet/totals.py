@@ -46,7 +46,7 @@ def totals(fleet: Fleet, now: float, *, ended: bool = False) -> Totals:
     own = [n.own(n.gpus) for n in up]
     values = np.concatenate(own) if own else np.empty((0, len(GPU_COLUMNS)))
     util, power = values[:, UTIL], values[:, POWER]
-    memory = np.concatenate([np.empty(0), *(n.gpus[list(n.memory_rows), MEMORY] for n in up)])
+    memory = np.concatenate([np.empty(0), *(n.gpus[n.memory_rows, MEMORY] for n in up)])
     sizes = [n.own_memory_mib for n in up if n.own_memory_mib is not None]
     return Totals(
         nodes=len(fleet.nodes),
