@@ -469,6 +469,8 @@ GPU_COLUMNS: Tuple[str, ...] = tuple(m.name for m in GPU_METRICS)
 CURVE_METRICS: Tuple[Metric, ...] = tuple(m for m in GPU_METRICS if m.group != HEALTH)
 """The first of GPU_METRICS: those with a curve on screens, whose history is kept. Health comes after them."""
 ACTIVITY_COLUMNS: Tuple[str, ...] = tuple(m.name for m in GPU_METRICS if m.group == ACTIVITY)
+INSTANCE_COLUMNS: Tuple[str, ...] = ("mem_used_mib", *ACTIVITY_COLUMNS)
+"""What MIG instances measure, too."""
 HOST_COLUMNS: Tuple[str, ...] = tuple(m.name for m in HOST_METRICS)
 PROC_COLUMNS: Tuple[str, ...] = tuple(m.name for m in HOST_METRICS if m.group == HOST)
 """The first of HOST_COLUMNS: those that are read from /proc and /sys."""

@@ -552,7 +552,8 @@ def test_mig_instances_follow_their_gpu_with_memory_and_processes(stage: Stage) 
     scenario = Scenario.of("n", 3, memory_used_mib=9_000)
     divided = scenario.gpus[1]
     divided.mig_mode = 1
-    divided.migs = [MigDevice(f"MIG-{n}", 7 + n, used_mib=1_000 * n) for n in (1, 2)]
+    divided.migs = [MigDevice(f"MIG-{n}", 7 + n, used_mib=1_000 * n, sm_active=10 * n) for n in (1, 2)]
+    divided.gpm = {2: 15.0, 5: 4.0}
     divided.processes = [GpuProcess(os.getpid(), 900, gpu_instance=9, compute_instance=0)]
     scenario.gpus[2].processes = [GpuProcess(os.getpid(), 50)]
     stage.set(scenario)
@@ -562,6 +563,13 @@ def test_mig_instances_follow_their_gpu_with_memory_and_processes(stage: Stage) 
         scenario.gpus[2].xid(79)
         stage.write()
         (note,) = node.until(lambda reading: bool(reading.notes)).notes
+        node.until(
+            lambda reading: (
+                values(reading, "sm_active_pct") == [None, 15, 10, 20, None]
+                and values(reading, "tensor_active_pct") == [None, 4, 4, 4, None]
+                and values(reading, "pcie_tx_mb_s") == [0, 0, None, None, 0]
+            )
+        )
     named = [(gpu["index"], gpu["parent_index"], gpu["mig_profile"]) for gpu in facts.gpus]
     assert named == [
         (0, None, None),

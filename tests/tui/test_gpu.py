@@ -193,7 +193,7 @@ async def test_a_mig_instance_stands_below_its_gpu_and_names_it() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("right")
         await pilot.pause()
-        assert "gpu01:0.0  MIG 1g.10gb of GPU 0  mem 2/9.62 GiB" in screen_text(app)
+        assert "gpu01:0.0  MIG 1g.10gb of GPU 0  SM –  mem 2/9.62 GiB" in screen_text(app)
         assert "busy 0/2" in screen_text(app)
         await pilot.press("enter")
         await pilot.pause()

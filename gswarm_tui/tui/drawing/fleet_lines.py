@@ -165,7 +165,8 @@ def _gpu_parts(node: NodeState, gpu: int, process_cells: int) -> list[list[Span]
     power = f"{numbers.cell(value['power_w'], GPU_BY_NAME['power_w'])}{limit}"
     memory = [Span("mem ", "dim"), Span(quantities.used_of(value["mem_used_mib"], fact.memory_total_mib))]
     if fact.parent_index is not None:
-        parts += [[Span(mig_words(fact))], memory]
+        active = quantities.percent(value["sm_active_pct"])
+        parts += [[Span(mig_words(fact))], [Span("SM ", "dim"), Span(active)], memory]
     else:
         parts += [
             [Span("util ", "dim"), Span(quantities.percent(value["util_pct"]))],

@@ -10,7 +10,7 @@ import numpy as np
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
-from gswarm_agent.metrics import ACTIVITY_COLUMNS, GPU_BY_NAME, GPU_METRICS, REASON_NAMES, Metric
+from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS, INSTANCE_COLUMNS, REASON_NAMES, Metric
 from gswarm_tui.common.quantities import DASH, energy
 from gswarm_tui.fleet.health import gpu_health
 from gswarm_tui.fleet.node import NodeState, Standing
@@ -225,13 +225,20 @@ class GpuScreen(ViewerScreen):
         processes.styles.height = "1fr" if view == PROCESSES else lines
 
     def _overview(self) -> list[Metric]:
-        return [metric for metric in listed_metrics(self.state) if metric.name not in _LEFT_OUT]
+        names = set(self._names).difference(_LEFT_OUT)
+        return [metric for metric in listed_metrics(self.state) if metric.name in names]
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """The metrics that there is something to show of."""
+        instance = any(f.parent_index is not None for f in self.state.facts[self.gpu : self.gpu + 1])
+        return INSTANCE_COLUMNS if instance else tuple(GPU_BY_NAME)
 
     def _plot_lines(self, node: NodeState, cells: int, height: int, now: float) -> list[Spans]:
         if self.gpu >= len(node.facts) or height < PANEL_HEIGHT:
             return []
-        lacking = node.unmeasured
-        plotted = [name for name in PLOTTED if name not in lacking or name not in ACTIVITY_COLUMNS]
+        lacking = node.unmeasured.keys() & INSTANCE_COLUMNS
+        plotted = [name for name in PLOTTED if name in self._names and name not in lacking]
         columns, rows = grid(cells, height, len(plotted))
         width = (cells - GAP * (columns - 1)) // columns
         bins = curve_width(width)

@@ -7,6 +7,7 @@ between two readings, and a reading costs half as much (docs/decisions/017-real-
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from gswarm_agent.metrics import ACTIVITY_COLUMNS, GPU_BY_NAME
 from gswarm_agent.probes.gpus.nvidia_nvml import NOT_SUPPORTED, SUCCESS, UNSUPPORTED, Nvml, reason_of
@@ -50,11 +51,17 @@ _NO_PERMISSION = 4
 
 
 class Gpm:
-    """GPM of one GPU, or with ``refusal`` why it has none. ``reasons`` says why a column has no value."""
+    """GPM of one GPU, or with ``refusal`` why it has none. ``reasons`` says why a column has no value.
 
-    def __init__(self, nvml: Nvml, handle: Any) -> None:
+    With the id of a GPU instance (MIG), it is that instance's.
+    """
+
+    def __init__(self, nvml: Nvml, handle: Any, instance: Optional[int] = None) -> None:
         api = nvml.api
-        self._nvml, self._handle = nvml, handle
+        self._nvml = nvml
+        self._take = partial(api.nvmlGpmSampleGet, handle)
+        if instance is not None:
+            self._take = partial(api.nvmlGpmMigSampleGet, handle, instance)
         self._older_ns: Optional[int] = None
         self._values: Dict[str, Number] = {}
         self._strikes = 0
@@ -70,8 +77,8 @@ class Gpm:
             for metric, (number, _) in zip(self._query.metrics, _METRICS.values()):
                 metric.metricId = number
             # The first sample raises what a user without permission would meet later.
-            api.nvmlGpmSampleGet(handle, self._older)
-            api.nvmlGpmSampleGet(handle, self._newer)
+            self._take(self._older)
+            self._take(self._newer)
         except nvml.Error as error:
             self._refuse(error.value)
         else:
@@ -96,7 +103,7 @@ class Gpm:
             return {}
         if self._older_ns is None or now_ns - self._older_ns >= _LEAST_NS:
             try:
-                self._nvml.api.nvmlGpmSampleGet(self._handle, self._newer)
+                self._take(self._newer)
                 self._values = {} if self._older_ns is None else self._measure()
             except self._nvml.Error as error:
                 self._older_ns = None

@@ -116,6 +116,10 @@ class Gpu:
         """Return the handle. Raises ``Nvml.Error``."""
         return self._nvml.api.nvmlDeviceGetHandleByIndex(self.nvml_index)
 
+    def find_gpm(self) -> Gpm:
+        """Return what GPM measures."""
+        return Gpm(self._nvml, self.handle)
+
     def find_sources(self) -> List[GpuSource]:
         """Return what may be read through the handle."""
         nvml = self._nvml
@@ -168,7 +172,7 @@ class Gpu:
         self._power_limit_w = (
             self._nvml.maybe(self._nvml.api.nvmlDeviceGetEnforcedPowerLimit, self.handle) or 0
         ) / 1000
-        self._gpm = Gpm(self._nvml, self.handle)
+        self._gpm = self.find_gpm()
         self._in_lane = False
         self._latest_pcie(self._gpm)
 

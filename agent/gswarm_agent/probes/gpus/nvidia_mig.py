@@ -7,12 +7,13 @@ Management"; utilisation of neither).
 from __future__ import annotations
 
 from gswarm_agent.frame import MIG_INDEX, GpuFacts, mig_place
+from gswarm_agent.probes.gpus.nvidia_gpm import Gpm
 from gswarm_agent.probes.gpus.nvidia_gpu import Gpu
 from gswarm_agent.probes.gpus.nvidia_sources import GpuSource, call_sources, memory_mib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Collection, Dict, List
+    from typing import Any, Collection, List, Tuple
 
     from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
     from gswarm_agent.probes.gpus.vendor import Whereabouts
@@ -48,20 +49,25 @@ class MigInstance(Gpu):
         super().__init__(nvml, *where)
         self.parent_index, self._number = mig_place(self.nvml_index)
 
-    @property
-    def reasons(self) -> Dict[str, str]:
-        """See Gpu; the PCIe link is the GPU's."""
-        return {name: why for name, why in super().reasons.items() if not name.startswith("pcie_")}
-
     def find(self) -> Any:
         """See Gpu."""
         api = self._nvml.api
-        parent = api.nvmlDeviceGetHandleByIndex(self.parent_index)
-        return api.nvmlDeviceGetMigDeviceHandleByIndex(parent, self._number)
+        self._parent = api.nvmlDeviceGetHandleByIndex(self.parent_index)
+        handle = api.nvmlDeviceGetMigDeviceHandleByIndex(self._parent, self._number)
+        self._gpu_instance = api.nvmlDeviceGetGpuInstanceId(handle)
+        return handle
+
+    def find_gpm(self) -> Gpm:
+        """See Gpu."""
+        return Gpm(self._nvml, self._parent, self._gpu_instance)
 
     def find_sources(self) -> List[GpuSource]:
         """See Gpu."""
         return [source for source in call_sources(self._nvml) if "mem_used_mib" in source.columns]
+
+    def _latest_pcie(self, gpm: Gpm) -> Tuple[float, ...]:
+        """See Gpu: the PCIe link is the GPU's."""
+        return ()
 
 
 def read_instance_facts(nvml: Nvml, instance: Gpu) -> GpuFacts:

@@ -20,7 +20,7 @@ import signal
 import time
 
 from gswarm_agent.frame import INFO, WARNING, GpuFacts, GpuLink, Note, ProcessSample
-from gswarm_agent.metrics import GPU_COLUMNS
+from gswarm_agent.metrics import GPU_COLUMNS, INSTANCE_COLUMNS
 from gswarm_agent.probes.gpus import VENDORS
 from gswarm_agent.probes.gpus.child import ABSENT, CHUNK, LENGTH, PROCESSES, ROWS, become, pack
 from gswarm_agent.probes.gpus.vendor import DRIVER, IDLE, PROCESS, UNUSED_MIB, Whereabouts
@@ -166,14 +166,15 @@ class GpuReader:
         indexes = [facts.index for facts in self.facts]
         found = {f"gpu{indexes[place]}": reason for place, reason in unreachable.items()}
         lacking: Dict[str, Dict[int, str]] = {}
-        answering = [place for place in range(len(self.facts)) if place not in unreachable]
+        answering = {place for place in range(len(self.facts)) if place not in unreachable}
         for place in answering:
             for name, reason in self._reasons.get(place, {}).items():
                 lacking.setdefault(name, {})[place] = reason
         whole = {place for place in answering if self.facts[place].parent_index is None}
         for name, reasons in lacking.items():
-            if whole and whole <= reasons.keys():
-                found[name] = reasons[min(whole)]
+            wanted = answering if name in INSTANCE_COLUMNS else whole
+            if wanted and wanted <= reasons.keys():
+                found[name] = reasons[min(wanted)]
             else:
                 found.update({f"gpu{indexes[place]}.{name}": reason for place, reason in reasons.items()})
         if len(whole) < len(answering):
