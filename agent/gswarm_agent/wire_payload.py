@@ -37,8 +37,8 @@ MAX_GPUS = 256
 MAX_GPU_INDEX = 9_999
 MAX_COLUMNS = 512
 MAX_PROCESSES = 4096
-MAX_LISTED = 256
-"""Rows of a listing at most."""
+MAX_LISTINGS, MAX_LISTED = 8, 256
+"""Listings of a node and rows of each, at most."""
 MAX_NOTES = 1024
 MAX_LIVES = 16
 MAX_GROUPS = 64
@@ -168,7 +168,7 @@ def read_hello(body: List[Any]) -> Hello:
         links=_links(tuple(map(tuple, read_array(links, "hello links", MAX_LINKS))), len(facts)),
         listing_columns=tuple(
             (read_text(kind, "listing"), _columns(tuple(read_array(names, "listing columns", MAX_COLUMNS))))
-            for kind, names in _mapping(listings, "hello listings", MAX_GROUPS).items()
+            for kind, names in _mapping(listings, "hello listings", MAX_LISTINGS).items()
         ),
     )
 
@@ -212,7 +212,7 @@ class FrameReader:
             tuple([_note(note, hello) for note in notes]) if notes else (),
             read_integer(gauge_ms, "frame gauges", 0, MAX_GAUGE_MS),
             {kind: self._read_listing(kind, rows) for kind, rows in listings.items()}
-            if _mapping(listings, "frame listings", MAX_GROUPS)
+            if _mapping(listings, "frame listings", MAX_LISTINGS)
             else {},
         )
 

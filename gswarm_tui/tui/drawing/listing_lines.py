@@ -34,11 +34,12 @@ def _ports(ports: _Rows) -> list[tuple[str, str]]:
     """Return texts and roles of odd ports, then of a summary. An interface without a cable isn't odd."""
     rates, unused, odd = Counter[str](), 0, []
     for name, row in ports.items():
-        state, errors = row["state"], round(row["new_errors"] or 0)
+        state, errors = row.get("state"), round(row.get("new_errors") or 0)
         word = "" if state is None else _STATE.word(state)
         if word == "ACTIVE":
-            rates["" if row["rate_gbit_s"] is None else f"{row['rate_gbit_s']:g}"] += 1
-        if word == "DOWN" and row["phys_state"] is None and not errors:
+            rate = row.get("rate_gbit_s")
+            rates["" if rate is None else f"{rate:g}"] += 1
+        if word == "DOWN" and row.get("phys_state") is None and not errors:
             unused += 1
         elif word not in ("", "ACTIVE") or errors:
             what = (word, plural(errors, "new error") if errors else "")
@@ -53,10 +54,10 @@ def _ports(ports: _Rows) -> list[tuple[str, str]]:
 def _files(mounts: _Rows) -> list[tuple[str, str]]:
     parts = []
     for path, row in mounts.items():
-        free, inodes = row["free_mib"], row["free_inodes"]
+        free, inodes = row.get("free_mib"), row.get("free_inodes")
         words = [DASH if free is None else f"{mebibytes(free)} free"]
         words += [f"{inodes:.0f} inodes"] if inodes is not None and inodes < _FEW_INODES else []
-        took = {way: row[f"{way}_ms"] for way in ("read", "write")}
+        took = {way: row.get(f"{way}_ms") for way in ("read", "write")}
         words += [f"{way} {ms:.1f} ms" for way, ms in took.items() if ms is not None]
         parts.append((f"{clean(path)} {', '.join(words)}", "text"))
     return parts
