@@ -412,34 +412,27 @@ PORT_METRICS: Tuple[Metric, ...] = (
     _of_host("new_errors", "events", "BIGINT", "the counters named",
              f"Growth of {', '.join(PORT_ERRORS)} since the agent started", COUNTER),
     *(
-        _of_host(name, "events", "BIGINT", f"{folder}/{name}", f"{meaning}, since boot or a reset", COUNTER)
-        for folder, counters in (
-            (f"{_PORT}/counters", {
-                "symbol_error": "Symbols received with errors",
-                "link_error_recovery": "Recoveries of the link",
-                "link_downed": "Failed recoveries after which the link went down",
-                "port_rcv_errors": "Packets received with errors",
-                "port_xmit_discards": "Packets that the port discarded, being down or congested",
-                "port_xmit_wait": "Ticks in which the port had data to send and no credits",
-            }),
-            (f"{_PORT}/hw_counters", {
-                "out_of_sequence": "Packets received out of sequence",
-                "packet_seq_err": "Negative acknowledgements of a sequence error received",
-                "local_ack_timeout_err": "Expired timers for acknowledgements at the sender",
-                "rnr_nak_retry_err": "Negative acknowledgements received as the receiver was not ready",
-                "roce_slow_restart": "Slow restarts of RoCE",
-                "np_cnp_sent": "Congestion notifications that this port sent as a receiver",
-                "rp_cnp_handled": "Congestion notifications upon which this port sent more slowly",
-            }),
-            (_NET, {"carrier_changes": "Times that the carrier came or went"}),
-            (f"{_NET}/statistics", {
-                "rx_errors": "Packets received with errors",
-                "tx_errors": "Packets that could not be sent",
-                "rx_dropped": "Packets received and dropped",
-                "tx_dropped": "Packets dropped instead of sent",
-            }),
-        )
-        for name, meaning in counters.items()
+        _of_host(file.split("/")[-1], "events", "BIGINT", file, f"{meaning}, since boot or a reset", COUNTER)
+        for file, meaning in {
+            "counters/symbol_error": "Symbols received with errors",
+            "counters/link_error_recovery": "Recoveries of the link",
+            "counters/link_downed": "Failed recoveries after which the link went down",
+            "counters/port_rcv_errors": "Packets received with errors",
+            "counters/port_xmit_discards": "Packets that the port discarded, being down or congested",
+            "counters/port_xmit_wait": "Ticks in which the port had data to send and no credits",
+            "hw_counters/out_of_sequence": "Packets received out of sequence",
+            "hw_counters/packet_seq_err": "Negative acknowledgements of a sequence error received",
+            "hw_counters/local_ack_timeout_err": "Expired timers for acknowledgements at the sender",
+            "hw_counters/rnr_nak_retry_err": "Negative acknowledgements as the receiver was not ready",
+            "hw_counters/roce_slow_restart": "Slow restarts of RoCE",
+            "hw_counters/np_cnp_sent": "Congestion notifications that this port sent as a receiver",
+            "hw_counters/rp_cnp_handled": "Congestion notifications upon which this port sent more slowly",
+            "carrier_changes": "Times that the carrier came or went",
+            "statistics/rx_errors": "Packets received with errors",
+            "statistics/tx_errors": "Packets that could not be sent",
+            "statistics/rx_dropped": "Packets received and dropped",
+            "statistics/tx_dropped": "Packets dropped instead of sent",
+        }.items()
     ),
 )
 """Metrics of each port of InfiniBand and RoCE adapters and of each physical network interface."""

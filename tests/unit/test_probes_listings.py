@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from gswarm_agent.frame import Row
 from gswarm_agent.metrics import LISTING_S, MOUNT_COLUMNS, PORT_COLUMNS
-from gswarm_agent.probes.listings import Listing
 from gswarm_agent.probes.mounts import Mounts
 from gswarm_agent.probes.node import NodeProbe
 from gswarm_agent.probes.ports import Ports
@@ -50,13 +51,9 @@ class FakePorts:
         put(self.port(number) / "counters", **counters)
 
 
-def taken(columns: tuple[str, ...], listing: Listing, now_ns: int) -> Values:
+def read(columns: tuple[str, ...], readers: Mapping[str, Callable[[], Row]]) -> Values:
     """Return rows by name and column."""
-    if (rows := listing.take(now_ns)) is None:  # a busy machine took longer than a tick waits
-        finish()
-        rows = listing.take(now_ns)
-    assert rows is not None
-    return {name: dict(zip(columns, row or (None,) * len(columns), strict=True)) for name, row in rows}
+    return {name: dict(zip(columns, row(), strict=True)) for name, row in readers.items()}
 
 
 def finish(but: str = "") -> None:
@@ -72,8 +69,8 @@ def fake(tmp_path: Path) -> FakePorts:
 
 
 def test_ports_have_states_rates_and_counters(fake: FakePorts) -> None:
-    listing = Listing(Ports(str(fake.sys)).find)
-    first = taken(PORT_COLUMNS, listing, LOOK)
+    ports = Ports(str(fake.sys))
+    first = read(PORT_COLUMNS, ports.find(LOOK))
     assert list(first) == ["mlx5_0/1", "mlx5_1/1", "mlx5_2/1", "eth0"]
     assert first["eth0"] == {
         **dict.fromkeys(PORT_COLUMNS),
@@ -91,8 +88,7 @@ def test_ports_have_states_rates_and_counters(fake: FakePorts) -> None:
     fake.count(2, symbol_error=0, link_downed=2)  # somebody has reset the first
     put(fake.port(2), state="1: DOWN", phys_state="2: Polling")
     put(fake.sys / "class/net/eth0", operstate="lowerlayerdown", speed=-1, carrier_changes=3)
-    assert listing.take(LOOK + LOOK // 2) is None
-    second = taken(PORT_COLUMNS, listing, 2 * LOOK)
+    second = read(PORT_COLUMNS, ports.find(2 * LOOK))
     busy, odd, down, card = second.values()
     assert (busy["state"], busy["phys_state"], busy["rate_gbit_s"], busy["numa_node"]) == (4, 5, 400, 0)
     assert (busy["rx_mb_s"], busy["tx_mb_s"]) == (2000, 1000)
@@ -119,12 +115,11 @@ def test_files_are_those_of_the_job_with_the_latency_of_nfs(tmp_path: Path) -> N
     (proc / "77/cwd").symlink_to(work)
     mounts = Mounts(str(proc), str(tmp_path / "sys"))
     mounts.pids = (76, 77)
-    listing = Listing(mounts.find)
-    first = taken(MOUNT_COLUMNS, listing, LOOK)
+    first = read(MOUNT_COLUMNS, mounts.find(LOOK))
     assert list(first) == [str(work), "/tmp", "/dev/shm"]
     assert first[str(work)]["read_ms"] is None
     put(proc / "self", mountstats=NFS.format(top=tmp_path, reads=14, read_ms=410))
-    row = taken(MOUNT_COLUMNS, listing, 2 * LOOK)[str(work)]
+    row = read(MOUNT_COLUMNS, mounts.find(2 * LOOK))[str(work)]
     there = os.statvfs(work)
     assert row["total_mib"] == there.f_blocks * there.f_frsize // 2**20
     assert 0 < (row["free_mib"] or 0) <= row["total_mib"]
@@ -138,12 +133,11 @@ def test_lustre_has_the_latency_of_its_stats(tmp_path: Path) -> None:
     (proc / "7/cwd").symlink_to(tmp_path)
     mounts = Mounts(str(proc), str(tmp_path / "sys"))
     mounts.pids = (7,)
-    listing = Listing(mounts.find)
     for look, total_us in enumerate((5_000, 17_000), 1):
         put(
             stats, stats=f"read_bytes 9 samples [bytes] 1 2 3\nwrite {look} samples [usecs] 2 9 {total_us} 99"
         )
-        row = taken(MOUNT_COLUMNS, listing, look * LOOK)[str(tmp_path)]
+        row = read(MOUNT_COLUMNS, mounts.find(look * LOOK))[str(tmp_path)]
     assert (row["read_ms"], row["write_ms"]) == (None, 12)
 
 
@@ -164,6 +158,7 @@ def test_dead_file_server_stops_neither_ticks_nor_other_rows(
     try:
         probe.read(LOOK)
         finish(but="/home/ada")
+        assert not probe.read(LOOK + LOOK // 2).listings
         samples = probe.read(2 * LOOK)
         rows = dict(samples.listings["mounts"])
         assert rows["/home/ada"] is None
@@ -171,17 +166,12 @@ def test_dead_file_server_stops_neither_ticks_nor_other_rows(
         reason = "/home/ada: no answer for 10 s"
         assert reason in [note.message for note in samples.notes]
         assert probe.facts()[2]["mounts"] == reason
-        probe.read(2 * LOOK)
-        finish(but="/home/ada")
-        assert dict(probe.read(3 * LOOK).listings["mounts"])["/tmp"] is not None
         alive.set()
         finish()
-        after = [probe.read(4 * LOOK)]
-        finish()
-        after += [probe.read(5 * LOOK)]
-        assert dict(after[1].listings["mounts"])["/home/ada"] is not None
+        samples = probe.read(3 * LOOK)
+        assert dict(samples.listings["mounts"])["/home/ada"] is not None
         assert "mounts" not in probe.facts()[2]
-        assert "measured" in [note.kind for samples in after for note in samples.notes]
+        assert "measured" in [note.kind for note in samples.notes]
     finally:
         alive.set()
         probe.close()

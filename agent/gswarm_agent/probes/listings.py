@@ -24,47 +24,41 @@ if TYPE_CHECKING:
 _PERIOD_NS = round((LISTING_S - 0.05) * SECOND_NS)
 """A little shorter, so that a tick which comes a little early finds it due."""
 _WAIT_S = 0.02
-"""Time for which a tick waits for all rows; those that take longer go with a later tick."""
+"""Time for which a tick waits for all rows; an answer that takes longer goes with the next listing."""
 
 
 class Listing:
     """Reads named rows every 10 s; ``find`` returns a function for each, and must not block.
 
-    ``hung`` are the rows whose function hasn't returned in that time: they have no values until it does.
+    ``hung`` are the rows whose function hasn't returned since the listing before: they have no values.
     """
 
     def __init__(self, find: Callable[[int], Readers]) -> None:
         self.hung: Sequence[str] = ()
         self._find = find
-        self._names: Sequence[str] = ()
-        self._rows: Dict[str, Row] = {}
+        self._rows: Dict[str, Optional[Row]] = {}
         self._running: Set[str] = set()
-        self._stuck: Set[str] = set()
         self._due = 0
 
     def take(self, now_ns: int) -> Optional[Sequence[NamedRow]]:
-        """Return the rows once they are complete, or those there are after 10 s; None at other times."""
-        if now_ns >= self._due and not self._names:
-            self._due = now_ns + _PERIOD_NS
-            readers, self._rows = self._find(now_ns), {}
-            self._names, self._stuck = list(readers), set(self._running)
-            threads = [self._start(name, readers[name]) for name in readers if name not in self._running]
-            until = time.monotonic() + _WAIT_S
-            for thread in threads:
-                thread.join(max(0.0, until - time.monotonic()))
-        running = [name for name in self._names if name in self._running]
-        if not self._names or (now_ns < self._due and not self._stuck.issuperset(running)):
+        """Return the rows every 10 s, None at other times."""
+        if now_ns < self._due:
             return None
-        self.hung = running
-        names, self._names = self._names, ()
-        return [(name, self._rows.get(name)) for name in names]
+        self._due = now_ns + _PERIOD_NS
+        readers = self._find(now_ns)
+        self.hung = [name for name in readers if name in self._running]
+        threads = [self._start(name, read) for name, read in readers.items() if name not in self.hung]
+        until = time.monotonic() + _WAIT_S
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        return [(name, None if name in self.hung else self._rows.get(name)) for name in readers]
 
     def _start(self, name: str, read: Callable[[], Row]) -> threading.Thread:
-        rows = self._rows  # a later answer must not get among newer rows
-
         def work() -> None:
+            row: Optional[Row] = None
             with suppress(OSError, ValueError, LookupError):
-                rows[name] = read()
+                row = read()
+            self._rows[name] = row
             self._running.discard(name)
 
         self._running.add(name)

@@ -52,12 +52,7 @@ JOIN nodes n USING (node_id)
 def _listing(kind: str) -> View:
     """Return the view of a listing, with the words of codes."""
     table = LISTING_TABLES[kind]
-    words = [
-        f"CASE {m.name} {' '.join(f'WHEN {at} THEN {literal(word)}' for at, word in enumerate(m.words))} "
-        f"ELSE {m.name}::VARCHAR END AS {m.name}"
-        for m in LISTINGS[kind]
-        if m.words
-    ]
+    words = [f"{[*m.words]}[{m.name} + 1] AS {m.name}" for m in LISTINGS[kind] if m.words]
     replaced = f"REPLACE ({', '.join(words)})" if words else ""
     query = f"SELECT s.* {replaced}, n.recording_id, n.node FROM {table.name} s JOIN nodes n USING (node_id)"  # noqa: S608
     first = f"ts node {ROW_NAMES[kind]}"
