@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 ABSENT, OPENED, ROWS, PROCESSES = range(4)
 """Kinds of answers: no GPU, the driver is open, the values of all GPUs, the processes on them.
 
-The values come with whether the processes follow, and with how long it took to read them in nanoseconds.
+The values come with whether the processes follow, with how long it took to read them, and with the time until
+they have to be read again, both in nanoseconds.
 """
 LENGTH = struct.Struct("=I")
 CHUNK = 1 << 16
@@ -155,7 +156,7 @@ class _Server:
                 if abs(now - self._memory.get(index, 0)) >= _MEMORY_JUMP_MIB:
                     self._processes_due = 0
         due = with_processes and now_ns >= self._processes_due
-        self._answer(ROWS, (rows, due, time.monotonic_ns() - begun_ns), changed=changed)
+        self._answer(ROWS, (rows, due, time.monotonic_ns() - begun_ns, vendor.pause_ns()), changed=changed)
         if due:
             self._memory = used
             processes = self._read_processes(ahead, left_out)

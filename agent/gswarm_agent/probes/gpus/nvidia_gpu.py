@@ -92,13 +92,19 @@ class Gpu:
         for name in PCIE_COLUMNS:
             if reasons.pop(name, None) and self.index in self._lane.reasons:
                 reasons[name] = self._lane.reasons[self.index]
-        if slow := [source.slowness() for source in self._sources if source.is_slow and not source.reason]:
+        if slow := [source.slowness() for source in self._sources if source.slowness() and not source.reason]:
             reasons[SLOW_CALLS] = "; ".join(slow)
         if self._counts_module:
             reasons["energy_mj"] = "the counter is that of the module, with CPU and memory"
         if self._latched:
             reasons["util_pct"] = _LATCHED
         return reasons
+
+    @property
+    def pause_ns(self) -> int:
+        """The time until one of its sources has to be read again, 0 for a GPU that doesn't answer."""
+        sources = () if self.lost is not None else self._sources
+        return min((source.pause_ns for source in sources if source.reason is None), default=0)
 
     @property
     def reachable(self) -> bool:
@@ -162,7 +168,7 @@ class Gpu:
                 raise _LostError(silence)
             # A source that seems slow is timed again, since a first call may take longer.
             is_settled = self._update_sources(codes, note=False)
-            if is_settled and not any(source.is_slow for source in self._sources):
+            if is_settled and not any(source.slowness() for source in self._sources):
                 break
         for source in self._sources:
             source.reset()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gswarm_agent.frame import Number
 from gswarm_agent.metrics import GAUGE, GPU_BY_NAME, MIN_INTERVAL_MS
 from gswarm_agent.probes.gpus.nvidia_nvml import ALL_LINKS, NOT_SUPPORTED, Nvml
+from gswarm_agent.probes.gpus.vendor import ROUND_NS
 from gswarm_agent.probes.procfs import parse_meminfo, read_file
 from gswarm_agent.probes.rates import SECOND_NS, Rate
 
@@ -20,7 +21,7 @@ _BYTES_TO_MB = 1 / 10**6
 _NS_TO_PERCENT = 100 / SECOND_NS
 _STALE_PERIODS = 1.5
 """A value stands for this many periods of its source after it was read."""
-_COST_SHARE = 0.01
+_COST_SHARE = 0.004
 """Share of a core's time that the driver may take for one source of one GPU; others are read less often."""
 _FASTEST_NS = MIN_INTERVAL_MS * 1_000_000
 _TIMINGS = 3
@@ -34,13 +35,14 @@ class GpuSource:
     ``plan`` is the way in use. ``reason`` says why the source is disabled, None while it is read; ``strikes``
     counts the readings in a row that failed. ``follows_clock`` marks slow gauges that change when the GPU
     begins to work or ends. ``repeats`` is False where only the row of its reading may carry a value.
-    One for which the driver takes long ``is_slow``: it is read less often than its period says.
+    One for which the driver takes long ``is_slow``: ``pause_ns``, the time between two readings, is longer
+    than its period.
     """
 
     def __init__(self, columns: Sequence[str], plans: int, *, repeats: bool = True) -> None:
         self.columns, self._plan_count, self.repeats = columns, plans, repeats
         metrics = [GPU_BY_NAME[column] for column in columns]
-        self._period_ns = self._pause_ns = round(min(metric.period_s for metric in metrics) * SECOND_NS)
+        self._period_ns = self.pause_ns = round(min(metric.period_s for metric in metrics) * SECOND_NS)
         self._timings_ns: Tuple[int, ...] = ()
         self.is_slow = False
         self.follows_clock = self._period_ns > SECOND_NS and all(metric.kind == GAUGE for metric in metrics)
@@ -73,20 +75,22 @@ class GpuSource:
         self._timings_ns = (*self._timings_ns[1 - _TIMINGS :], took_ns)
         pause_ns = round(min(self._timings_ns) / _COST_SHARE)
         self.is_slow = pause_ns > max(self._period_ns, _FASTEST_NS)
-        self._pause_ns = pause_ns if self.is_slow else self._period_ns
+        self.pause_ns = pause_ns if self.is_slow else self._period_ns
         if self._due_ns == 0:
-            self._due_ns = now_ns + round(phase * self._pause_ns)
-        elif self._pause_ns and now_ns >= self._due_ns:
-            self._due_ns += self._pause_ns * (1 + (now_ns - self._due_ns) // self._pause_ns)
+            self._due_ns = now_ns + round(phase * self.pause_ns)
+        elif self.pause_ns and now_ns >= self._due_ns:
+            self._due_ns += self.pause_ns * (1 + (now_ns - self._due_ns) // self.pause_ns)
 
     def slowness(self) -> str:
-        """Return how long the driver takes for a slow source, and how often it is read therefore."""
-        ms, pause_s = min(self._timings_ns) / 1e6, self._pause_ns / SECOND_NS
+        """Return how long the driver takes and how often the source is read therefore, if users notice it."""
+        if self.pause_ns <= max(self._period_ns, SECOND_NS):
+            return ""
+        ms, pause_s = min(self._timings_ns) / 1e6, self.pause_ns / SECOND_NS
         return f"the driver takes {ms:.2g} ms for {', '.join(self.columns)}, read every {pause_s:.2g} s now"
 
     def values(self, now_ns: int) -> Tuple[Optional[Number], ...]:
         """Return the values for a row, None for what is too old."""
-        longest_ns = _STALE_PERIODS * self._pause_ns if self.repeats else 0
+        longest_ns = _STALE_PERIODS * self.pause_ns + (ROUND_NS if self.is_slow else 0) if self.repeats else 0
         if self._read_ns is None or now_ns - self._read_ns > longest_ns:
             return (None,) * len(self.columns)
         return self._values

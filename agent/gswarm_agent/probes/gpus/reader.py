@@ -23,7 +23,7 @@ from gswarm_agent.frame import INFO, WARNING, GpuFacts, GpuLink, Note, ProcessSa
 from gswarm_agent.metrics import GPU_COLUMNS, INSTANCE_COLUMNS
 from gswarm_agent.probes.gpus import VENDORS
 from gswarm_agent.probes.gpus.child import ABSENT, CHUNK, LENGTH, PROCESSES, ROWS, become, pack
-from gswarm_agent.probes.gpus.vendor import DRIVER, IDLE, PROCESS, UNUSED_MIB, Whereabouts
+from gswarm_agent.probes.gpus.vendor import DRIVER, IDLE, PROCESS, ROUND_NS, UNUSED_MIB, Whereabouts
 from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
@@ -143,6 +143,7 @@ class GpuReader:
         self._now_ns = time.monotonic_ns()
         self._rows: List[Optional[Row]] = []
         self._rows_ns = self._usual_ns = 0
+        self._pause_ns = 0.0
         self._unserved = False
         self._with_processes = True
         self._awaits_processes = self._listed_processes = False
@@ -207,6 +208,8 @@ class GpuReader:
         if self._child is None and now_ns >= self._start_at:
             self._child = _Child(self._vendor, self._proc, self._left_out)
         if self._child is None or self._child.asked_ns is not None:
+            return
+        if not self._fresh and now_ns - self._rows_ns < self._pause_ns:
             return
         left_out = frozenset(self._left_out)
         fresh, self._fresh = self._fresh, False
@@ -331,7 +334,9 @@ class GpuReader:
         """Take an answer's notes and state; return its kind and content."""
         kind, content, notes, state = answer
         if kind == ROWS:
-            content, processes_follow, took_ns = content
+            content, processes_follow, took_ns, pause_ns = content
+            # A tick may come somewhat early.
+            self._pause_ns = 0.95 * min(pause_ns, ROUND_NS)
             self._usual_ns += (took_ns - self._usual_ns) // (8 if self._usual_ns else 1)
             # The first list isn't waited for: its process imports modules.
             self._awaits_processes = processes_follow and self._listed_processes

@@ -23,6 +23,8 @@ A place is a GPU's index or one of these, and a process's id or 0.
 """
 UNUSED_MIB = 64
 """A GPU whose used memory is less runs no process: each that computes on it needs more."""
+ROUND_NS = 200_000_000
+"""Longest time between two rounds of readings at shorter intervals, where a driver is slow."""
 _PLACE = struct.Struct("=qqq")
 
 
@@ -96,6 +98,9 @@ if TYPE_CHECKING:
 
             If ``fresh``, the energy counter is read also if it isn't due.
             """
+
+        def pause_ns(self) -> int:
+            """Return the time until a GPU has to be read again; 0 is each tick."""
 
         def reasons(self, index: int) -> Dict[str, str]:
             """Return why a GPU lacks values, by the metric's name; "" is the GPU as a whole."""
