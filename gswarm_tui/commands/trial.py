@@ -92,7 +92,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         db = options.run.db or working_folder() / f"trial-{began:%Y-%m-%d-%H%M%S}{SUFFIX}"
         _print_how_to_watch(shlex.quote(str(db.absolute())))
         try:
-            status = until_signal(_submit(plan, db, options), INTERRUPTED_TEXT.format("job"))
+            status = until_signal(
+                _submit(plan, db, options), INTERRUPTED_TEXT.format("job"), StoppedTrialError.exit_status
+            )
         except (TrialError, StoppedError) as error:
             print_notice(str(error))
             status = error.exit_status
@@ -232,7 +234,7 @@ def _drive(plan: TrialPlan, options: Namespace, environ: Mapping[str, str]) -> i
         finally:
             watching.cancel()
 
-    return until_signal(drive(), INTERRUPTED_TEXT.format("step"))
+    return until_signal(drive(), INTERRUPTED_TEXT.format("step"), StoppedTrialError.exit_status)
 
 
 async def _end_with_parent(task: asyncio.Task[object] | None) -> None:

@@ -96,7 +96,7 @@ def _parser() -> CommandParser:
         "[options] -- COMMAND ...\n--shims DIR",
         "Run COMMAND under Nsight Systems or Nsight Compute: on the nodes of this allocation, in a running "
         "job, or in an allocation of its own that is given back. Reports come here and are imported. The "
-        "exit status is the command's.",
+        "exit status is the command's, or 128 + the number of the signal that ended this program.",
         writes=True,
         usual="a new file here, named after the job",
     )

@@ -41,13 +41,17 @@ class ProfileError(UserError):
 class StoppedError(UserError):
     """A signal ended a profile or trial."""
 
-    def __init__(self, number: int, text: str) -> None:
+    def __init__(self, text: str, exit_status: int) -> None:
         super().__init__(text)
-        self.exit_status = 130 if number == signal.SIGINT else 3
+        self.exit_status = exit_status
 
 
-def until_signal(work: Coroutine[object, object, T], text: str) -> T:
-    """Do the work until a signal cancels it. Raises StoppedError with the text, once the work has ended."""
+def until_signal(work: Coroutine[object, object, T], text: str, terminated: int | None = None) -> T:
+    """Do the work until a signal cancels it. Raises StoppedError with the text, once the work has ended.
+
+    As in shells, its exit status is 128 + the number of the signal; ``terminated`` replaces it for signals
+    other than that of Ctrl-C.
+    """
     received: list[int] = []
 
     async def until_signal() -> T:
@@ -69,7 +73,9 @@ def until_signal(work: Coroutine[object, object, T], text: str) -> T:
     try:
         return asyncio.run(until_signal())
     except asyncio.CancelledError:
-        raise StoppedError(received[0] if received else signal.SIGTERM, text) from None
+        number = received[0] if received else signal.SIGTERM
+        is_given = terminated is not None and number != signal.SIGINT
+        raise StoppedError(text, terminated if is_given else 128 + number) from None
 
 
 class KeptCommand:

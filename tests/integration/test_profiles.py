@@ -491,6 +491,26 @@ def test_an_import_that_is_ended_ends_nsys_and_leaves_no_export(tmp_path: Path) 
     assert list(temporary.iterdir()) == []
 
 
+def test_terminated_profile_gives_its_nodes_back_and_exits_with_143(tmp_path: Path) -> None:
+    salloc = tmp_path / "salloc"
+    script = "echo $$ >$0.pid; echo salloc: Pending job allocation 7; exec sleep 60"
+    salloc.write_text(f"#!/bin/sh\n{script}\n")
+    salloc.chmod(0o700)
+    profile = subprocess.Popen(
+        [sys.executable, "-m", "gswarm_tui", "profile", "--nodes=1", "--", "true"],
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert profile.stderr is not None
+    with profile.stderr as said:
+        assert "job 7 waits for nodes" in said.readline()
+        profile.send_signal(signal.SIGTERM)
+        assert "given back" in said.read()
+    assert profile.wait() == 143
+    assert not Path("/proc", (tmp_path / "salloc.pid").read_text().strip()).exists()
+
+
 def test_a_report_needs_the_tool_on_path(
     report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -238,7 +238,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.playback": 480,
     "gswarm_tui.plotting": 1_350,
     "gswarm_tui.printing": 575,
-    "gswarm_tui.profiling": 2_200,
+    "gswarm_tui.profiling": 2_225,
     "gswarm_tui.reporting": 450,
     "gswarm_tui.run": 2_875,
     "gswarm_tui.schedulers": 150,
