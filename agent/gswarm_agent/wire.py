@@ -425,7 +425,8 @@ class Decoder:
     def _after_magic(self, data: bytes) -> bytes:
         self._buffer += data
         if not self._buffer.startswith(MAGIC[: len(self._buffer)]):
-            raise WireError("no agent answered, only other output")
+            text = bytes(self._buffer[:100]).decode("utf-8", "replace").strip()
+            raise WireError(f"other output came before its first message: {text}")
         if len(self._buffer) < len(MAGIC):
             return b""
         self._started = True
