@@ -74,8 +74,9 @@ def until_signal(work: Coroutine[object, object, T], text: str, terminated: int 
         return asyncio.run(until_signal())
     except asyncio.CancelledError:
         number = received[0] if received else signal.SIGTERM
-        is_given = terminated is not None and number != signal.SIGINT
-        raise StoppedError(text, terminated if is_given else 128 + number) from None
+        if terminated is None or number == signal.SIGINT:
+            terminated = 128 + number
+        raise StoppedError(text, terminated) from None
 
 
 class KeptCommand:
