@@ -200,6 +200,7 @@ def test_fleet_at_a_time_equals_the_replayed_fleet(replay: RecordedSource, secon
         np.testing.assert_array_equal(one.gpus, other.gpus)
         np.testing.assert_array_equal(one.host, other.host)
         assert one.processes == other.processes
+        assert one.listings == other.listings
         assert (one.gpu_history is None) is (other.gpu_history is None)
         if one.gpu_history is not None and other.gpu_history is not None:
             times, values = one.gpu_history.tables()

@@ -99,45 +99,46 @@ def test_ports_have_states_rates_and_counters(fake: FakePorts) -> None:
     assert (card["state"], card["rate_gbit_s"], card["new_errors"]) == (1, None, 1)
 
 
-NFS = """device tmpfs mounted on {top} with fstype tmpfs
-device files:/home mounted on {top}/my\\040work with fstype nfs4 statvers=1.1
+NFS = """device overlay mounted on / with fstype overlay
+device files:/home mounted on /my\\040work with fstype nfs4 statvers=1.1
 \tper-op statistics
 \t        READ: {reads} {reads} 0 128 4224 0 1 {read_ms} 0
 \t       WRITE: 5 5 0 128 4224 0 1 9 0
 """
 
 
-def test_files_are_those_of_the_job_with_the_latency_of_nfs(tmp_path: Path) -> None:
-    work, proc = tmp_path / "my work", tmp_path / "proc"
-    work.mkdir()
-    put(proc / "self", mountstats=NFS.format(top=tmp_path, reads=10, read_ms=400))
-    put(proc / "77")
-    (proc / "77/cwd").symlink_to(work)
-    mounts = Mounts(str(proc), str(tmp_path / "sys"))
+def job(root: Path, cwd: str) -> Mounts:
+    """Return the file systems of a job in a container, whose second process can be read."""
+    for folder in (cwd[1:], "tmp", "dev/shm", "proc/77"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    (root / "proc/77/cwd").symlink_to(cwd)
+    (root / "proc/77/root").symlink_to(root)
+    mounts = Mounts(str(root / "proc"), str(root / "sys"))
     mounts.pids = (76, 77)
+    return mounts
+
+
+def test_files_are_those_of_the_job_with_the_latency_of_nfs(tmp_path: Path) -> None:
+    mounts = job(tmp_path, "/my work")
+    put(tmp_path / "proc/77", mountstats=NFS.format(reads=10, read_ms=400))
     first = read(MOUNT_COLUMNS, mounts.find(LOOK))
-    assert list(first) == [str(work), "/tmp", "/dev/shm"]
-    assert first[str(work)]["read_ms"] is None
-    put(proc / "self", mountstats=NFS.format(top=tmp_path, reads=14, read_ms=410))
-    row = read(MOUNT_COLUMNS, mounts.find(2 * LOOK))[str(work)]
-    there = os.statvfs(work)
+    assert list(first) == ["/my work", "/tmp", "/dev/shm"]
+    assert first["/my work"]["read_ms"] is None
+    put(tmp_path / "proc/77", mountstats=NFS.format(reads=14, read_ms=410))
+    row = read(MOUNT_COLUMNS, mounts.find(2 * LOOK))["/my work"]
+    there = os.statvfs(tmp_path)
     assert row["total_mib"] == there.f_blocks * there.f_frsize // 2**20
     assert 0 < (row["free_mib"] or 0) <= row["total_mib"]
     assert (row["read_ms"], row["write_ms"]) == (2.5, None)
 
 
 def test_lustre_has_the_latency_of_its_stats(tmp_path: Path) -> None:
-    proc, stats = tmp_path / "proc", tmp_path / "proc/fs/lustre/llite/scratch-ff00"
-    put(proc / "self", mountstats=f"device 10.0.0.1@tcp:/scratch/a mounted on {tmp_path} with fstype lustre")
-    (proc / "7").mkdir()
-    (proc / "7/cwd").symlink_to(tmp_path)
-    mounts = Mounts(str(proc), str(tmp_path / "sys"))
-    mounts.pids = (7,)
+    mounts, stats = job(tmp_path, "/data/run"), tmp_path / "proc/fs/lustre/llite/scratch-ff00"
+    put(tmp_path / "proc/77", mountstats="device 10.0.0.1@tcp:/scratch/a mounted on /data with fstype lustre")
     for look, total_us in enumerate((5_000, 17_000), 1):
-        put(
-            stats, stats=f"read_bytes 9 samples [bytes] 1 2 3\nwrite {look} samples [usecs] 2 9 {total_us} 99"
-        )
-        row = read(MOUNT_COLUMNS, mounts.find(look * LOOK))[str(tmp_path)]
+        counts = f"read_bytes 9 samples [bytes] 1 2 3\nwrite {look} samples [usecs] 2 9 {total_us} 99"
+        put(stats, stats=counts)
+        row = read(MOUNT_COLUMNS, mounts.find(look * LOOK))["/data/run"]
     assert (row["read_ms"], row["write_ms"]) == (None, 12)
 
 

@@ -35,8 +35,9 @@ _LUSTRE_COST = rb"^%b +(\d+) samples \[usecs?\] \d+ \d+ (\d+)"
 class Mounts:
     """The file systems of the job's working folder, of /tmp and of /dev/shm, found again each time.
 
-    ``pids`` are the job's processes: the folder of the first that may be read is where the job works. Without
-    one it is the folder in which the job was submitted, or the user's home.
+    ``pids`` are the job's processes: the folder of the first that may be read is where the job works, and all
+    paths are those that this process sees, as in its container. Without one it is the folder in which the job
+    was submitted, or the user's home.
     """
 
     def __init__(self, proc: str, sys: str) -> None:
@@ -47,21 +48,24 @@ class Mounts:
 
     def find(self, _now_ns: int) -> Readers:
         """Return a function for each file system that returns its row of ``MOUNT_COLUMNS``."""
-        paths = dict.fromkeys((self._working_folder(), "/tmp", "/dev/shm"))  # noqa: S108
+        process, folder = self._working_folder()
+        root = f"{process}/root" if process else ""
+        paths = dict.fromkeys((folder, "/tmp", "/dev/shm"))  # noqa: S108
         mounts = b""
         with suppress(OSError):
-            mounts = read_file(f"{self._proc}/self/mountstats")
+            mounts = read_file(f"{process or f'{self._proc}/self'}/mountstats")
         before, self._costs = self._costs, {path: self._read_costs(path, mounts) for path in paths}
         return {
-            clip_text(path): partial(_row, path, list(map(_latency, before.get(path, costs), costs)))
+            clip_text(path): partial(_row, root + path, list(map(_latency, before.get(path, costs), costs)))
             for path, costs in self._costs.items()
         }
 
-    def _working_folder(self) -> str:
+    def _working_folder(self) -> Tuple[str, str]:
+        """Return the job's process in /proc, empty without one, and where it works."""
         for pid in self.pids:
             with suppress(OSError):
-                return os.readlink(f"{self._proc}/{pid}/cwd")
-        return os.environ.get("SLURM_SUBMIT_DIR") or os.environ.get("HOME") or "/"
+                return f"{self._proc}/{pid}", os.readlink(f"{self._proc}/{pid}/cwd")
+        return "", os.environ.get("SLURM_SUBMIT_DIR") or os.environ.get("HOME") or "/"
 
     def _read_costs(self, path: str, mounts: bytes) -> List[Cost]:
         """Return the costs of reads and of writes on a path's file system."""
