@@ -37,6 +37,10 @@ class Figures:
     util_median_pct: float | None
     util_p95_pct: float | None
     util_max_pct: int | None
+    sm_active_mean_pct: float | None
+    tensor_active_mean_pct: float | None
+    dram_active_mean_pct: float | None
+    of_peak: float | None
     power_mean_w: float | None
     power_max_w: float | None
     mem_used_max_mib: int | None

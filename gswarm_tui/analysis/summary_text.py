@@ -94,6 +94,7 @@ def summary_lines(summary: Summary) -> list[LabelledLine]:
             f"mean {percent(one.util_mean_pct)}, median {percent(one.util_median_pct)}, "
             f"p95 {percent(one.util_p95_pct)}, max {percent(one.util_max_pct)}",
         ),
+        *activity_lines(one),
         ("busy", _busy(one)),
         ("bubbles", _bubbles(one, summary)),
         ("throttled", _throttled(one)),
@@ -108,6 +109,18 @@ def summary_lines(summary: Summary) -> list[LabelledLine]:
         lines.append(("silent", f"{hosts.fold(summary.silent)}: no samples in this time"))
     partial = partial_sentence(summary.covered)
     return [*lines, ("", partial)] if partial else lines
+
+
+def activity_lines(one: Figures) -> list[LabelledLine]:
+    """Return the line on what the chips really did; none before Hopper, where it isn't measured."""
+    shares = {
+        "SM": one.sm_active_mean_pct,
+        "tensor": one.tensor_active_mean_pct,
+        "DRAM": one.dram_active_mean_pct,
+    }
+    known = [f"{name} {percent(value)}" for name, value in shares.items() if value is not None]
+    peak = "" if one.of_peak is None else f"; tensor use of peak about {share(one.of_peak)}"
+    return [("active", ", ".join(known) + peak)] if known else []
 
 
 def _busy(one: Figures) -> str:
@@ -184,8 +197,11 @@ def partial_sentence(covered: Sequence[NodeCoverage]) -> str:
     )
 
 
+_SM, _TENSOR = "SM %", "tensor %"
 _COLUMNS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
     ("util %", lambda one: _number(one.util_mean_pct)),
+    (_SM, lambda one: _number(one.sm_active_mean_pct)),
+    (_TENSOR, lambda one: _number(one.tensor_active_mean_pct)),
     ("p95 %", lambda one: _number(one.util_p95_pct)),
     ("busy", lambda one: share(part_of(one.busy_s, one.measured_s))),
     ("bubbles", lambda one: share(one.bubble_share)),
@@ -204,8 +220,10 @@ _COLUMNS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
 def figures_table(figures: Sequence[Figures]) -> TextTable:
     """Return a table with a row for each node or GPU; narrow terminals hide the last columns."""
     first = "node" if figures[0].gpu_index is None else "GPU"
-    rows = [(one.label, *(shown(one) for _, shown in _COLUMNS)) for one in figures]
-    return TextTable((first, *(name for name, _ in _COLUMNS)), rows, frozenset(range(1, len(_COLUMNS) + 1)))
+    measured = any(one.sm_active_mean_pct is not None for one in figures)
+    columns = [column for column in _COLUMNS if measured or column[0] not in (_SM, _TENSOR)]
+    rows = [(one.label, *(shown(one) for _, shown in columns)) for one in figures]
+    return TextTable((first, *(name for name, _ in columns)), rows, frozenset(range(1, len(columns) + 1)))
 
 
 def _number(value: float | None) -> str:

@@ -138,11 +138,16 @@ class Report:
         throttled = throttled_s(one)
         spread = f"median {percent(one.util_median_pct)}, p95 {percent(one.util_p95_pct)}"
         total = f"of {mebibytes(one.mem_total_mib)}" if one.mem_total_mib else ""
+        peak = f"tensor {percent(one.tensor_active_mean_pct)}, about {share(one.of_peak)} of peak"
+        active = (
+            [] if one.sm_active_mean_pct is None else [("SM active", percent(one.sm_active_mean_pct), peak)]
+        )
         measured = "of the measured time" if throttled is not None else "not measured"
         return [
             first,
             ("GPUs", f"{one.gpus:,}", f"on {nodes}"),
             ("Utilisation", formatted(one.util_mean_pct, "{:.1f}%"), spread),
+            *active,
             ("Busy", share(part_of(one.busy_s, one.measured_s)), bubbles or "of the measured time"),
             ("Energy", energy(one.energy_j), f"mean {watts(one.power_mean_w)} per GPU"),
             ("Peak memory", mebibytes(one.mem_used_max_mib), total),

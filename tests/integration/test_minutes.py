@@ -56,6 +56,10 @@ def made(seed: int) -> list[Event]:
                     power_w=None if random.random() < 0.1 else int(random.integers(60, 700)),
                     mem_used_mib=int(random.integers(0, 80_000)),
                     temp_c=int(random.integers(20, 90)),
+                    sm_clock_mhz=None if random.random() < 0.1 else int(random.integers(300, 1980)),
+                    sm_active_pct=float(random.integers(0, 100)),
+                    tensor_active_pct=None if random.random() < 0.1 else int(random.integers(0, 100)),
+                    dram_active_pct=float(random.integers(0, 100)),
                     throttle_power_pct=int(random.integers(0, 300)),
                     energy_mj=None if random.random() < 0.2 else int(mj),
                 )

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gswarm_agent.frame import ProcessSample
-from gswarm_tui.analysis import periods, session_list
+from gswarm_tui.analysis import periods, session_list, summary_text
 from gswarm_tui.analysis.summary_data import Figures, Summary, processes, summarize
 from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
 from gswarm_tui.store.querying.file_source import FileSource
@@ -203,6 +203,33 @@ def test_summaries_have_peaks_of_gpus_and_hosts(tmp_path: Path) -> None:
     assert [getattr(whole, name) for name in hosts] == [60, 90_000, 515_000]
     assert [getattr(second, name) for name in hosts] == [60, 90_000, 515_000]
     assert [getattr(summary.gpus[0], name) for name in hosts] == [None, None, None]
+
+
+def test_summaries_have_what_chips_did_beside_their_utilisation(tmp_path: Path) -> None:
+    path, old = tmp_path / "run.duckdb", tmp_path / "old.duckdb"
+    # The second GPU is measured in every other sample, so it counts half as much in means of both.
+    lazy = gpu_row(util_pct=100, sm_active_pct=12, tensor_active_pct=3, dram_active_pct=5, sm_clock_mhz=990)
+    busy = gpu_row(util_pct=100, sm_active_pct=90, tensor_active_pct=60, sm_clock_mhz=1980)
+    blind = gpu_row(util_pct=100, sm_clock_mhz=1980)
+    frames = [arrived(i, [lazy, busy if i % 2 else blind]) for i in range(1, 20)]
+    record(path, [*session(), introduced(), *frames])
+    record(old, [*session(), introduced(), *(arrived(i, [blind, blind]) for i in range(1, 20))])
+    summary, unmeasured = summary_of(path), summary_of(old)
+    names = ("sm_active_mean_pct", "tensor_active_mean_pct", "dram_active_mean_pct", "of_peak")
+    assert [getattr(summary.gpus[0], name) for name in names] == [12, 3, 5, pytest.approx(0.015)]
+    assert [getattr(summary.gpus[1], name) for name in names] == [90, 60, None, pytest.approx(0.6)]
+    whole = [(2 * 12 + 90) / 3, (2 * 3 + 60) / 3, 5, (2 * 0.015 + 0.6) / 3]
+    assert [getattr(summary.whole, name) for name in names] == pytest.approx(whole)
+    said = "SM 38 %, tensor 22 %, DRAM 5 %; tensor use of peak about 21 %"
+    assert dict(summary_text.summary_lines(summary))["active"] == said
+    table = summary_text.figures_table(summary.gpus)
+    assert [row[:4] for row in (table.names, *table.rows)] == [
+        ("GPU", "util %", "SM %", "tensor %"),
+        ("n1:0", "100", "12", "3"),
+        ("n1:1", "100", "90", "60"),
+    ]
+    assert "active" not in dict(summary_text.summary_lines(unmeasured))
+    assert "SM %" not in summary_text.figures_table(unmeasured.gpus).names
 
 
 def test_process_peaks_are_within_the_session(tmp_path: Path) -> None:

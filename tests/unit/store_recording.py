@@ -79,7 +79,7 @@ def hello(
         simulated=False,
         host=HostFacts(hostname=f"{node}.cluster", boot_id=boot_id, cpus=64, memory_total_mib=515_000),
         gpus=tuple(
-            GpuFacts(index=i, uuid=f"GPU-{node}-{i}", name="NVIDIA H100", memory_total_mib=81_559)
+            GpuFacts(*(i, f"GPU-{node}-{i}", "NVIDIA H100"), memory_total_mib=81_559, sm_clock_max_mhz=1980)
             for i in range(gpus)
         ),
         capabilities=capabilities or {},

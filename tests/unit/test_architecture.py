@@ -225,7 +225,7 @@ LINES: dict[str, int] = {
     "gswarm_agent": 5_050,
     "gswarm_agent.probes": 4_950,
     "gswarm_tui": 180,
-    "gswarm_tui.analysis": 1_575,
+    "gswarm_tui.analysis": 1_600,
     "gswarm_tui.commands": 3_125,
     "gswarm_tui.common": 900,
     "gswarm_tui.control": 2_375,
@@ -244,7 +244,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.schedulers": 150,
     "gswarm_tui.server": 2_325,
     "gswarm_tui.slurm": 450,
-    "gswarm_tui.store": 7_275,
+    "gswarm_tui.store": 7_325,
     "gswarm_tui.trials": 1_450,
     "gswarm_tui.tui": 9_200,
 }

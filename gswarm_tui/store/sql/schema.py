@@ -324,6 +324,18 @@ GPU_MINUTES = TableSchema(
         ColumnSchema("bubbles", "BIGINT", "Number of idle phases between two busy samples"),
         ColumnSchema("bubble_us", "BIGINT", "Time of these phases [µs]"),
         ColumnSchema("bubble_longest_us", "BIGINT", "Longest of them [µs]"),
+        *(
+            column
+            for name in ("sm_active", "tensor_active", "dram_active")
+            for column in (
+                ColumnSchema(f"{name}_sum", "BIGINT", f"Sum of {name}_pct times time [0.01 % µs]"),
+                ColumnSchema(f"{name}_us", "BIGINT", f"Time of the samples with a {name}_pct [µs]"),
+            )
+        ),
+        ColumnSchema(
+            "peak_sum", "BIGINT", "Sum of tensor_active_pct times sm_clock_mhz times time [% MHz µs]"
+        ),
+        ColumnSchema("peak_us", "BIGINT", "Time of the samples with both [µs]"),
     ),
 )
 

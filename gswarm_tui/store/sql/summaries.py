@@ -45,9 +45,11 @@ def _throttle(metric: str, bits: int) -> str:
     return f"sum(TRY_CAST(s.inside_us * round(100 * {share}) AS BIGINT)) AS {metric.removesuffix('_pct')}"
 
 
+_ACTIVITY = ("sm_active", "tensor_active", "dram_active")
 _SUMMED = (
     "s.power_w, s.mem_used_mib, s.temp_c, s.mem_temp_c, s.clock_reasons, s.throttle_power_pct, "
-    "s.throttle_thermal_pct, s.throttle_brake_pct,"
+    "s.throttle_thermal_pct, s.throttle_brake_pct, s.sm_clock_mhz, "
+    "s.sm_active_pct, s.tensor_active_pct, s.dram_active_pct,"
 )
 _SUMS_OF_SAMPLES = ", ".join(
     (
@@ -58,15 +60,20 @@ _SUMS_OF_SAMPLES = ", ".join(
         _throttle("throttle_power_pct", REASON_POWER_CAP),
         _throttle("throttle_thermal_pct", REASON_SW_THERMAL | REASON_HW_THERMAL),
         _throttle("throttle_brake_pct", REASON_POWER_BRAKE),
+        *(f"sum(TRY_CAST(100 * {n}_pct::DOUBLE * inside_us AS BIGINT)) AS {n}_sum" for n in _ACTIVITY),
+        *(f"sum(inside_us) FILTER ({n}_pct IS NOT NULL) AS {n}_us" for n in _ACTIVITY),
+        "sum(TRY_CAST(tensor_active_pct::DOUBLE * sm_clock_mhz * inside_us AS BIGINT)) AS peak_sum",
+        "sum(inside_us) FILTER (tensor_active_pct + sm_clock_mhz IS NOT NULL) AS peak_us",
     )
 )
 """Sums and maxima of samples ``s`` that stand for ``inside_us`` each."""
 _MAXIMA = ", ".join(
     f"max({name}) AS {name}" for name in ("power_max_w", "mem_used_max_mib", "temp_max_c", "mem_temp_max_c")
 )
+_ACTIVITY_SUMS = (*(f"{name}_{what}" for name in (*_ACTIVITY, "peak") for what in ("sum", "us")),)
+_THROTTLE_SUMS = ("throttle_power", "throttle_thermal", "throttle_brake")
 _ADDED_UP = "".join(
-    f"sum({name}) AS {name}, "
-    for name in ("power_sum", "power_us", "throttle_power", "throttle_thermal", "throttle_brake")
+    f"sum({name}) AS {name}, " for name in ("power_sum", "power_us", *_THROTTLE_SUMS, *_ACTIVITY_SUMS)
 )
 _MERGED = _ADDED_UP + _MAXIMA
 """The sums and maxima of rows that have ``_SUMS_OF_SAMPLES``: of a GPU's minutes, of a node's GPUs."""
@@ -80,7 +87,7 @@ def roll_up(low: int, high: int, of_gpus: str = "true") -> str:
     span. A sum that a node's invented values make too large is NULL.
     """
     longest_ms = LONGEST_INTERVAL_S * 1000
-    sums = ("power_sum", "throttle_power", "throttle_thermal", "throttle_brake", "used_mj")
+    sums = ("power_sum", *_THROTTLE_SUMS, "used_mj", *_ACTIVITY_SUMS)
     summed = ", ".join(f"TRY_CAST({name} AS BIGINT) AS {name}" for name in sums)
     return f"""
 WITH taken AS (
@@ -200,7 +207,9 @@ _LEVELS = f"""
 levels AS (
   SELECT session_id, node, n.member, util_pct, coalesce(sum(samples), 0)::BIGINT AS samples,
          coalesce(sum(measured_us), 0) AS measured_us,
-         arg_max(g.memory_total_mib, mem_used_max_mib) AS mem_total_mib, {_MERGED}
+         arg_max(g.memory_total_mib, mem_used_max_mib) AS mem_total_mib, {_MERGED},
+         sum(peak_sum * TRY_CAST(1e9 / g.sm_clock_max_mhz AS BIGINT)) AS of_peak_sum,
+         sum(peak_us) FILTER (g.sm_clock_max_mhz > 0) AS of_peak_us
   FROM present n
   LEFT JOIN cells c USING (member)
   LEFT JOIN gpus g ON g.gpu_id = c.gpu_id
@@ -215,6 +224,7 @@ levels AS (
   FROM levels
 )"""  # noqa: S608 (own names)
 
+_MEANS = ", ".join(f"sum({n}_sum) / 100 / nullif(sum({n}_us), 0) AS {n}_mean_pct" for n in _ACTIVITY)
 _SUMS = f"""
 sums AS (
   SELECT session_id, node, member, sum(samples)::BIGINT AS samples, sum(measured_us) / 1e6 AS measured_s,
@@ -229,7 +239,8 @@ sums AS (
          CASE WHEN any_value(total) > 0
            THEN coalesce(sum(measured_us) FILTER ({IDLE}), 0) / 1e6 END AS idle_s,
          sum(throttle_power) / 1e10 AS throttle_power_s, sum(throttle_thermal) / 1e10 AS throttle_thermal_s,
-         sum(throttle_brake) / 1e10 AS throttle_brake_s
+         sum(throttle_brake) / 1e10 AS throttle_brake_s, {_MEANS},
+         sum(of_peak_sum) / 1e11 / nullif(sum(of_peak_us), 0) AS of_peak
   FROM ranked
   GROUP BY session_id, node, member
 )"""  # noqa: S608 (own names and numbers)

@@ -208,7 +208,8 @@ VIEWS: dict[str, View] = {
         _SESSION_SUMMARY,
         columns(
             "session scope node gpu_index started_at ended_at duration_s gpus samples coverage "
-            "util_mean_pct util_median_pct util_p95_pct util_max_pct power_mean_w power_max_w "
+            "util_mean_pct util_median_pct util_p95_pct util_max_pct "
+            "sm_active_mean_pct tensor_active_mean_pct dram_active_mean_pct of_peak power_mean_w power_max_w "
             "mem_used_max_mib mem_total_mib temp_max_c mem_temp_max_c busy_s idle_s energy_j energy_kwh "
             "throttle_power_s throttle_thermal_s throttle_brake_s "
             "bubbles bubble_s bubble_share bubble_longest_s "
