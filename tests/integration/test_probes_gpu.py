@@ -535,19 +535,6 @@ def test_the_process_that_reads_gpus_ends_with_an_agent_that_is_killed(stage: St
         eventually(lambda: not Path(f"/proc/{child}").exists(), "the process ends though a call hangs")
 
 
-def test_mig_has_no_utilisation_with_a_reason(stage: Stage) -> None:
-    scenario = Scenario.of("n", 2)
-    scenario.gpus[1].mig_mode = 1
-    stage.set(scenario)
-    with stage.node() as node:
-        facts = node.facts()
-        reading = node.read()
-    assert [gpu["mig"] for gpu in facts.gpus] == [False, True]
-    assert "MIG" in facts.capabilities["gpu1.util_pct"]
-    assert values(reading, "util_pct") == [0, None]
-    assert values(reading, "temp_c") == [30, 30]
-
-
 def test_mig_instances_follow_their_gpu_with_memory_and_processes(stage: Stage) -> None:
     scenario = Scenario.of("n", 3, memory_used_mib=9_000)
     divided = scenario.gpus[1]
@@ -570,21 +557,17 @@ def test_mig_instances_follow_their_gpu_with_memory_and_processes(stage: Stage) 
                 and values(reading, "pcie_tx_mb_s") == [0, 0, None, None, 0]
             )
         )
-    named = [(gpu["index"], gpu["parent_index"], gpu["mig_profile"]) for gpu in facts.gpus]
-    assert named == [
-        (0, None, None),
-        (1, None, None),
-        (1010, 1, "1g.10gb"),
-        (1011, 1, "1g.10gb"),
-        (2, None, None),
-    ]
+    assert [gpu["index"] for gpu in facts.gpus] == [0, 1, 1010, 1011, 2]
+    assert [gpu["mig"] for gpu in facts.gpus] == [False, True, False, False, False]
     instance = facts.gpus[3]
-    assert (instance["uuid"], instance["memory_total_mib"], instance["minor"]) == ("MIG-2", 9_856, 1)
+    assert (instance["parent_index"], instance["mig_profile"], instance["uuid"]) == (1, "1g.10gb", "MIG-2")
+    assert instance["memory_total_mib"] == 9_856
     assert values(reading, "mem_used_mib") == [9_000, 9_000, 1_000, 2_000, 9_000]
     assert values(reading, "util_pct") == [0, None, None, None, 0]
     assert values(reading, "power_w") == [70, 70, None, None, 70]
     assert [(one.gpu, one.row["gpu_memory_mib"]) for one in reading.processes or ()] == [(3, 900), (4, 50)]
     assert "MIG instance" in facts.capabilities["mig"]
+    assert "MIG is on" in facts.capabilities["gpu1.util_pct"]
     assert not [name for name in facts.capabilities if name.startswith("gpu101")]
     assert note.gpu == 4, "the third GPU has the fifth place"
 

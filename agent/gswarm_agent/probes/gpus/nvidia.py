@@ -96,12 +96,7 @@ class Nvidia:
         reason = "" if self._nvitop is not None else obstacle(self._nvml, gpu.handle)
         if reason:
             self._no_processes[index] = reason
-        if gpu.parent_index is not None:
-            from gswarm_agent.probes.gpus.nvidia_mig import read_instance_facts
-
-            facts = read_instance_facts(self._nvml, gpu)
-        else:
-            facts = read_gpu_facts(self._nvml, gpu)
+        facts = read_gpu_facts(self._nvml, gpu)
         from gswarm_agent.probes.topology import pci_folder, read_numa_node
 
         folder = pci_folder(self._sys, facts.pci_bus_id or "unknown")
@@ -151,10 +146,11 @@ def read_gpu_facts(nvml: Nvml, gpu: Gpu) -> GpuFacts:
     pci = maybe(api.nvmlDeviceGetPciInfo, handle)
     memory = maybe(memory_mib, nvml, handle)
     limit = maybe(api.nvmlDeviceGetEnforcedPowerLimit, handle)
+    name = maybe(api.nvmlDeviceGetName, handle) or "unknown GPU"
     return GpuFacts(
         index=gpu.nvml_index,
         uuid=maybe(api.nvmlDeviceGetUUID, handle) or f"unknown-{gpu.nvml_index}",
-        name=maybe(api.nvmlDeviceGetName, handle) or "unknown GPU",
+        name=name,
         pci_bus_id=None if pci is None else pci.busId,
         minor=maybe(api.nvmlDeviceGetMinorNumber, handle),
         memory_total_mib=None if memory is None else memory[0],
@@ -162,4 +158,7 @@ def read_gpu_facts(nvml: Nvml, gpu: Gpu) -> GpuFacts:
         sm_clock_max_mhz=maybe(api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_SM),
         mem_clock_max_mhz=maybe(api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_MEM),
         mig=gpu.has_mig(),
+        parent_index=gpu.parent_index,
+        # As in "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
+        mig_profile=name.partition(" MIG ")[2] or None,
     )

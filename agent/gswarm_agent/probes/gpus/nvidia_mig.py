@@ -6,10 +6,10 @@ Management"; utilisation of neither).
 
 from __future__ import annotations
 
-from gswarm_agent.frame import MIG_INDEX, GpuFacts, mig_place
+from gswarm_agent.frame import MIG_INDEX, mig_place
 from gswarm_agent.probes.gpus.nvidia_gpm import Gpm
 from gswarm_agent.probes.gpus.nvidia_gpu import Gpu
-from gswarm_agent.probes.gpus.nvidia_sources import GpuSource, call_sources, memory_mib
+from gswarm_agent.probes.gpus.nvidia_sources import GpuSource, call_sources
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
     from gswarm_agent.probes.gpus.vendor import Whereabouts
-
-_NUMBERS = range(10)
 
 
 def find_gpus(nvml: Nvml, whereabouts: Whereabouts, left_out: Collection[int]) -> List[int]:
@@ -36,7 +34,7 @@ def find_gpus(nvml: Nvml, whereabouts: Whereabouts, left_out: Collection[int]) -
             most = maybe(api.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
             found += [
                 MIG_INDEX + 10 * index + number
-                for number in _NUMBERS[:most]
+                for number in range(min(most, 10))
                 if maybe(api.nvmlDeviceGetMigDeviceHandleByIndex, handle, number) is not None
             ]
     return found
@@ -68,23 +66,3 @@ class MigInstance(Gpu):
     def _latest_pcie(self, gpm: Gpm) -> Tuple[float, ...]:
         """See Gpu: the PCIe link is the GPU's."""
         return ()
-
-
-def read_instance_facts(nvml: Nvml, instance: Gpu) -> GpuFacts:
-    """Return the facts of an instance that answers; minor and PCI address are those of its GPU."""
-    api, maybe = nvml.api, nvml.maybe
-    parent = maybe(api.nvmlDeviceGetHandleByIndex, instance.parent_index)
-    pci = None if parent is None else maybe(api.nvmlDeviceGetPciInfo, parent)
-    memory = maybe(memory_mib, nvml, instance.handle)
-    name = maybe(api.nvmlDeviceGetName, instance.handle) or "unknown GPU"
-    return GpuFacts(
-        index=instance.nvml_index,
-        uuid=maybe(api.nvmlDeviceGetUUID, instance.handle) or f"unknown-{instance.nvml_index}",
-        name=name,
-        pci_bus_id=None if pci is None else pci.busId,
-        minor=None if parent is None else maybe(api.nvmlDeviceGetMinorNumber, parent),
-        memory_total_mib=None if memory is None else memory[0],
-        parent_index=instance.parent_index,
-        # As in "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
-        mig_profile=name.partition(" MIG ")[2] or None,
-    )
