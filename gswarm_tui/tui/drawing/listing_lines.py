@@ -13,7 +13,8 @@ from gswarm_tui.tui.drawing.text import clean, clip
 
 _Rows = Mapping[str, Mapping[str, float | None]]
 _STATE = PORT_METRICS[PORT_COLUMNS.index("state")]
-_FEW_INODES = 10_000
+_FEW_INODES, _SHORTEST = 10_000, 8
+"""Fewer inodes are shown; a text in fewer cells isn't."""
 
 
 def listing_lines(node: NodeState, cells: int, label_width: int, *, old: bool) -> list[Spans]:
@@ -22,10 +23,10 @@ def listing_lines(node: NodeState, cells: int, label_width: int, *, old: bool) -
     for label, parts in (("ports", _ports(node.listed(PORTS))), ("files", _files(node.listed(MOUNTS)))):
         shown = [Span(f" {label:<{label_width}} ", "dim")]
         for at, (text, role) in enumerate(parts):
-            shown.append(Span(" · " if at else "", "faint"))
-            shown.append(Span(clip(text, max(1, cells - measure(shown))), "dim" if old else role))
-            if measure(shown) > cells - len(" · a port"):
-                break
+            between = Span(" · " if at else "", "faint")
+            room = cells - measure([*shown, between])
+            if room >= _SHORTEST:
+                shown += [between, Span(clip(text, room), "dim" if old else role)]
         lines += [tuple(shown)] if parts else []
     return lines
 
