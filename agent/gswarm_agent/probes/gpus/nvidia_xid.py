@@ -95,13 +95,11 @@ class XidWatch:
             if kind == self._xid:
                 import json
 
-                from gswarm_agent.probes.gpus.nvidia_xid_catalogue import look_up, sentence
+                from gswarm_agent.probes.gpus.nvidia_xid_catalogue import describe
 
-                mnemonic, immediate, later = look_up(xid)
-                words = {"mnemonic": mnemonic, "immediate": immediate, "investigatory": later}
-                severity = WARNING if immediate in ("IGNORE", "XID_154") else ERROR
-                text = sentence(xid, mnemonic, immediate, later)
-                notes.append(Note("xid", severity, text, index, None, json.dumps({"xid": xid, **words})))
+                text, words = describe(xid)
+                severity = WARNING if words["immediate"] in ("IGNORE", "XID_154") else ERROR
+                notes.append(Note("xid", severity, text, index, None, json.dumps(words)))
             elif kind in _EVENTS and (index, self._xid, _EVENTS[kind][0]) not in faults:
                 _, name, text = _EVENTS[kind]
                 notes.append(Note(name, WARNING if kind & 0x8400 else ERROR, text, index))

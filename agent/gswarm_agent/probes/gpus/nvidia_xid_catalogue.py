@@ -5,9 +5,11 @@ Source: https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html (Am
 
 from __future__ import annotations
 
+import re
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Tuple
+    from typing import Dict, Tuple, Union
 
 # NVIDIA's immediate and investigatory action, then the XIDs that have them with their mnemonics. "~" stands
 # for "ROBUST_CHANNEL_", "-" for no action. Current GPUs don't use the XIDs of the last entry.
@@ -99,32 +101,24 @@ _ADVICE = {
     "SYMPATHETIC_REPORT_SOLO": "report it if no other XID came",
     "WORKFLOW_XID_13": "run compute-sanitizer",
     "WORKFLOW_XID_31": "run compute-sanitizer",
+    "WORKFLOW_NVLINK_ERR": "follow NVIDIA's workflow for NVLink errors",
+    "WORKFLOW_NVLINK5_ERR": "follow NVIDIA's workflow for NVLink 5 errors",
     "WORKFLOW_XID_45": "follow the other XID; if there is none, restart the fabric manager",
     "WORKFLOW_XID_48": "reset the GPU; with XID 63 or 64 drain the node first",
     "XID_154": "see recovery_action",
 }
 
 
-def look_up(xid: int) -> Tuple[str, str, str]:
-    """Return an XID's mnemonic, immediate and investigatory action; empty where NVIDIA names none."""
-    actions = ["", ""]
-    for line in _CATALOGUE.split("\n"):
-        head, _, tail = line.rpartition(": ")
-        if head:
-            actions = ["" if action in ("-", "UNUSED") else action for action in head.split()]
-        words = (tail or line).split()
-        for number, mnemonic in zip(words[::2], words[1::2]):
-            if int(number) == xid:
-                return mnemonic.replace("~", "ROBUST_CHANNEL_"), actions[0], actions[1]
-    return "", "", ""
-
-
-def sentence(xid: int, mnemonic: str, immediate: str, later: str) -> str:
-    """Return an XID in words: what it means and what NVIDIA advises."""
+def describe(xid: int) -> Tuple[str, Dict[str, Union[int, str]]]:
+    """Return an XID in a sentence, and its number, mnemonic and actions for the detail of an event."""
+    found = re.search(rf"\s{xid} (\S+)", _CATALOGUE)
+    head = "" if found is None else _CATALOGUE[: found.start()].rpartition(":")[0].rpartition("\n")[2]
+    immediate, later = ("" if action in ("-", "UNUSED") else action for action in (head or "- -").split())
+    mnemonic = "" if found is None else found[1].replace("~", "ROBUST_CHANNEL_")
     meaning = _MEANINGS.get(xid, "" if mnemonic else "not in NVIDIA's catalogue up to XID 172")
     # Nothing follows from IGNORE as the investigatory action.
     actions = filter(None, [immediate, "" if later == "IGNORE" else later])
     steps = dict.fromkeys(_ADVICE.get(each, each.lower().replace("_", " ")) for each in actions)
-    advice = "; if it returns, ".join(steps)
-    name = f"XID {xid} {mnemonic}".rstrip()
-    return ": ".join(filter(None, (name, meaning))) + (f"; NVIDIA: {advice}" if advice else "")
+    advice = f"; NVIDIA: {'; if it returns, '.join(steps)}" if steps else ""
+    text = ": ".join(filter(None, (f"XID {xid} {mnemonic}".rstrip(), meaning))) + advice
+    return text, {"xid": xid, "mnemonic": mnemonic, "immediate": immediate, "investigatory": later}
