@@ -49,7 +49,7 @@ def heading(summary: Summary, zone: tzinfo | None = None) -> str:
     parts = [f"{began:%Y-%m-%d %H:%M:%S} to {end}", duration(period.seconds)]
     if period.ended_at is None:
         parts.append("still running" if summary.running else "no end")
-    parts += [plural(len(summary.covered), "node"), plural(len(summary.gpus), "GPU")]
+    parts += [plural(len(summary.covered), "node"), plural(sum(one.gpus for one in summary.gpus), "GPU")]
     if period.job:
         parts.append(f"job {period.job}")
     return " · ".join(parts)

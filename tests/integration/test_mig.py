@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from gswarm_agent.frame import MIG_INDEX, GpuFacts, Hello, ProcessSample
+from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import Event, LinkChanged, NodeIntroduced, Phase, SessionStarted, SessionStopped
 from gswarm_tui.fleet.filter import parse
 from gswarm_tui.fleet.plain_text import fleet_sentences
@@ -82,7 +85,7 @@ def test_filters_find_instances_and_their_gpu() -> None:
     assert found == wanted
 
 
-def test_sql_has_instances_beside_their_gpu(tmp_path: Path) -> None:
+def test_sql_has_instances_beside_their_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record(tmp_path / "run.duckdb", events())
     rows = query(
         tmp_path / "run.duckdb",
@@ -100,5 +103,7 @@ def test_sql_has_instances_beside_their_gpu(tmp_path: Path) -> None:
     ]
     instances = "SELECT DISTINCT gpu_index, mig_profile FROM samples WHERE parent_index = 1 ORDER BY ALL"
     assert query(tmp_path / "run.duckdb", instances) == [(index, "1g.10gb") for index in INSTANCES]
-    processes = "SELECT gpu_index, rank FROM session_processes"
-    assert query(tmp_path / "run.duckdb", processes) == [(INSTANCES[1], 5)]
+    assert main(["summary", "--db", str(tmp_path / "run.duckdb"), "--by", "process"]) == 0
+    text = capsys.readouterr().out
+    assert "1 node · 2 GPUs" in text
+    assert re.search(r"^gpu04:1\.1 +77 +5 ", text, re.MULTILINE)
