@@ -75,6 +75,11 @@ def _node(node: Object) -> str:
     facts.append("" if live else f"{node['state']}, so these are its last values")
     facts.append("" if cpu == DASH else f"CPU {cpu}")
     facts.append("" if host["memory_used_mib"] is None else f"host memory {memory}")
+    # An interface without a cable is usual, and has no physical state.
+    down = [p["port"] for p in node["ports"] if p["state"] == "DOWN" and p["phys_state"] is not None]
+    failing = [p["port"] for p in node["ports"] if p["new_errors"]]
+    facts.append(f"ports down: {first_of(down, MOST_NAMED)}" if down else "")
+    facts.append(f"new errors on ports: {first_of(failing, MOST_NAMED)}" if failing else "")
     return _sentence(node["node"], facts)
 
 

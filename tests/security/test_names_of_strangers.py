@@ -22,6 +22,8 @@ TEXTS = {
     "nodes": ["node", "hostname", "cpu_model", "kernel"],
     "gpus": ["name", "uuid"],
     "process_samples": ["user_name", "command", "cpus_allowed", "state", "wchan"],
+    "port_samples": ["port"],
+    "mount_samples": ["mount"],
     "sessions": ["name", "status", "note"],
     "events": ["message", "detail", "severity"],
 }

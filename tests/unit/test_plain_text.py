@@ -8,6 +8,7 @@ from gswarm_agent.metrics import GPU_COLUMNS, REASON_HW_THERMAL
 from gswarm_tui.fleet.plain_text import fleet_sentences, silent_nodes
 from gswarm_tui.fleet.snapshot import node_objects
 from tests.tui.scene import Scene, scene
+from tests.unit.store_recording import arrived, listings
 
 
 def test_fleet_nodes_and_gpus_have_a_sentence_each() -> None:
@@ -25,6 +26,17 @@ def test_fleet_nodes_and_gpus_have_a_sentence_each() -> None:
     ]
     assert len(gpus) == 4 + 1 + 4
     assert silent_nodes(made.fleet, made.time) == []
+
+
+def test_odd_ports_are_named_in_the_sentence_of_their_node() -> None:
+    made = scene(1, 2, 5)
+    listed = listings("eth1", state=1)
+    listed["ports"] += listings("mlx5_0/1", state=1, phys_state=2)["ports"]
+    listed["ports"] += listings("mlx5_1/1", state=4, phys_state=5, new_errors=3)["ports"]
+    made.hub.publish(arrived(99, (None, None), "gpu01", "life-gpu01", ts=made.time, listed=listed))
+    made.hub.flush()
+    (line,) = [line for line in fleet_sentences(made.fleet, made.time) if line.startswith("gpu01: ")]
+    assert line.endswith(", ports down: mlx5_0/1, new errors on ports: mlx5_1/1.")
 
 
 def test_no_sentence_contains_a_sign_or_colour() -> None:
