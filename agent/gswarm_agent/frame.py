@@ -18,7 +18,7 @@ from gswarm_agent.metrics import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, FrozenSet, Mapping, Optional, Sequence, Tuple, TypeAlias
+    from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, TypeAlias
 
 Number = block.Number
 Row = block.Row
@@ -184,30 +184,27 @@ class Processes:
     @classmethod
     def of(cls, layout: BlockLayout, samples: Sequence[ProcessSample]) -> Processes:
         """Return samples as columns."""
-        return cls(
-            gpus=tuple(p.gpu for p in samples),
-            pids=tuple(p.pid for p in samples),
-            users=tuple(p.user for p in samples),
-            commands=tuple(p.command for p in samples),
-            ranks=tuple(p.rank for p in samples),
-            local_ranks=tuple(p.local_rank for p in samples),
-            cpus=tuple(p.cpus for p in samples),
-            states=tuple(p.state for p in samples),
-            wchans=tuple(p.wchan for p in samples),
-            numbers=layout.pack_rows([p.row for p in samples]),
-        )
+        names = "gpu", "pid", "user", "command", "rank", "local_rank", "cpus", "state", "wchan"
+        columns: List[Any] = [tuple(getattr(sample, name) for sample in samples) for name in names]
+        columns.append(layout.pack_rows([sample.row for sample in samples]))
+        return cls(*columns)
 
     def __len__(self) -> int:
         """Return the number of processes."""
         return len(self.pids)
 
+    @property
+    def columns(self) -> Tuple[Tuple[Any, ...], ...]:
+        """All fields but the numbers, in their order."""
+        ranks = self.ranks, self.local_ranks
+        return self.gpus, self.pids, self.users, self.commands, *ranks, self.cpus, self.states, self.wchans
+
     @cached_property
     def samples(self) -> Tuple[ProcessSample, ...]:
         """The processes one by one."""
-        texts = self.users, self.commands
-        of_host = self.cpus, self.states, self.wchans
-        columns = (self.gpus, self.pids, *texts, self.ranks, self.local_ranks, self.numbers.rows, *of_host)
-        return tuple(ProcessSample(*values) for values in zip(*columns))
+        *identities, cpus, states, wchans = self.columns
+        rows = zip(*identities, self.numbers.rows, cpus, states, wchans)
+        return tuple(ProcessSample(*values) for values in rows)
 
 
 @dataclass(frozen=True)

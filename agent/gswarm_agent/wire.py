@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import msgpack
 
-from gswarm_agent.frame import ClockExchange, Frame, Hello, Processes
+from gswarm_agent.frame import ClockExchange, Frame, Hello
 from gswarm_agent.metrics import DEFAULT_GROUPS
 from gswarm_agent.wire_payload import (
     MAX_NOTES,
@@ -271,7 +271,7 @@ def _body(message: Message) -> List[Any]:
             message.missed,
             message.gpus.data,
             message.host.data,
-            None if processes is None else _process_columns(processes),
+            None if processes is None else [*processes.columns, processes.numbers.data],
             [_parts(note) for note in message.notes[-MAX_NOTES:]],
             message.gauge_ms,
             {kind: [rows.names, rows.numbers.data] for kind, rows in message.listings.items()},
@@ -285,11 +285,6 @@ def _body(message: Message) -> List[Any]:
 
 def _parts(value: Any) -> List[Any]:
     return list(vars(value).values())
-
-
-def _process_columns(p: Processes) -> List[Any]:
-    identities = [p.gpus, p.pids, p.users, p.commands, p.ranks, p.local_ranks, p.cpus]
-    return [*identities, p.states, p.wchans, p.numbers.data]
 
 
 def encode(message: Message) -> bytes:

@@ -142,7 +142,7 @@ def test_switched_metrics_are_recorded_and_played_back(
     played = replay.events(replay.recording.start, replay.end())
     assert [e for e in played if isinstance(e, MetricsChanged)] == [change]
     assert query(made[0], "SELECT message FROM events WHERE kind = 'metrics_changed'") == [
-        ("metrics: nvlink, activity, host, processes switched off",)
+        ("metrics: nvlink, activity, health, host, processes switched off",)
     ]
     before, after = replay.fleet(change.at - 1), replay.fleet(replay.end())
     assert before.nodes["gpu02"].unmeasured == {"counters": "switched off"}

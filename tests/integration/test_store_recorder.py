@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from gswarm_agent.frame import GpuLink, ProcessSample
-from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.fleet.events import (
     Event,
     EventLogged,
@@ -25,6 +24,7 @@ from gswarm_tui.fleet.events import (
     SessionChanged,
     SessionStarted,
     SessionStopped,
+    weight,
 )
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.reading.recording_reader import RecordingReader
@@ -333,9 +333,9 @@ def test_refused_frames_come_again_without_a_gap(path: Path) -> None:
         stuck.set()
         assert go_on.wait(30)
 
-    frame_bytes = 500 + 32 * len(GPU_COLUMNS)
     row = [gpu_row(util_pct=1)]
-    recorder = FileWriter(path, INFO, hold, commit_every_s=0, keep_bytes=10 * frame_bytes)
+    keep_bytes = 10 * weight(arrived(1, row))
+    recorder = FileWriter(path, INFO, hold, commit_every_s=0, keep_bytes=keep_bytes)
     recorder.open()
     try:
         recorder.submit([introduced(gpus=1), arrived(1, row)])

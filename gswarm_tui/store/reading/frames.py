@@ -33,7 +33,7 @@ from gswarm_tui.store.reading.recording_reader import (
     introduction,
     link_change,
 )
-from gswarm_tui.store.sql.schema import micros
+from gswarm_tui.store.sql.schema import PROCESS_KEYS, micros
 
 PROCESSES_US = 10_000_000
 """Processes that weren't listed for this time have ended; agents list them every few seconds."""
@@ -46,8 +46,6 @@ ENERGY_USED = ", ".join(
     f"coalesce(energy_{name}::DOUBLE, 'nan'::DOUBLE) AS {name}" for name in ("used_mj", "used_ms")
 )
 """The energy of GPU samples in SQL, NaN for NULL."""
-_PROCESS_KEYS = ("pid", "user_name", "command", "rank", "local_rank", "cpus_allowed", "state", "wchan")
-"""Columns of a process without the GPU and the numbers, in the order of the fields of ``Processes``."""
 
 
 def read_events(reader: RecordingReader, since: float, until: float) -> list[Event]:
@@ -156,10 +154,10 @@ def read_frames(reader: RecordingReader, low: int, high: int) -> list[FrameArriv
 
 def processes_by_time(reader: RecordingReader, low: int, high: int) -> dict[tuple[int, int], Processes]:
     """Return the processes by machine id and time. Raises StoreError."""
-    found = reader.table_slice("process_samples", f"gpu_id AS id, {', '.join(_PROCESS_KEYS)}", low, high)
+    found = reader.table_slice("process_samples", f"gpu_id AS id, {', '.join(PROCESS_KEYS)}", low, high)
     owner, position = locate_gpus(reader, found.ids)
     order, looks = _looks(found, owner, TABLES.processes)
-    columns = [position[order].tolist(), *(found.keys(name)[order].tolist() for name in _PROCESS_KEYS)]
+    columns = [position[order].tolist(), *(found.keys(name)[order].tolist() for name in PROCESS_KEYS)]
     values: dict[tuple[int, int], list[Any]] = {
         key: [*(tuple(column[its]) for column in columns), block] for key, its, block in looks
     }

@@ -47,6 +47,7 @@ from gswarm_tui.store.sql.schema import (
     LINKS,
     LISTING_TABLES,
     NODES,
+    PROCESS_KEYS,
     PROCESS_SAMPLES,
     SESSIONS,
     TableSchema,
@@ -160,10 +161,6 @@ def array(table: TableSchema, name: str, values: Iterable[Any]) -> npt.NDArray[A
 
 _HOST_KEYS = ("ts", "node_id", "seq", "interval_ms", "late_ms", "missed")
 _GPU_KEYS = ("gpu_id", "energy_used_mj", "energy_used_ms")
-_PROCESS_KEYS = (
-    *("gpu_id", "pid", "rank", "local_rank", "user_name", "command"),
-    *("cpus_allowed", "state", "wchan"),
-)
 
 
 class Batch:
@@ -179,7 +176,7 @@ class Batch:
         self._events: list[Row] = []
         self._gpu_samples = Samples(GPU_SAMPLES, ("ts", "interval_ms"), _GPU_KEYS, if_measured=True)
         self._host_samples = Samples(HOST_SAMPLES, _HOST_KEYS)
-        self._process_samples = Samples(PROCESS_SAMPLES, ("ts",), _PROCESS_KEYS)
+        self._process_samples = Samples(PROCESS_SAMPLES, ("ts",), ("gpu_id", *PROCESS_KEYS))
         self._listings = {
             kind: Samples(table, ("ts", "node_id"), (ROW_NAMES[kind],))
             for kind, table in LISTING_TABLES.items()
@@ -291,19 +288,9 @@ class Batch:
         host = ts, life.node_id, frame.seq, interval_ms, frame.late_ms, frame.missed
         self._host_samples.add(frame.host, host)
         if (processes := frame.processes) is not None:
-            gpu_ids = [life.gpu_ids[gpu] for gpu in processes.gpus]
-            rows = (
-                gpu_ids,
-                processes.pids,
-                processes.ranks,
-                processes.local_ranks,
-                processes.users,
-                processes.commands,
-                processes.cpus,
-                processes.states,
-                processes.wchans,
-            )
-            self._process_samples.add(processes.numbers, (ts,), rows)
+            gpus, *columns = processes.columns
+            gpu_ids = [life.gpu_ids[gpu] for gpu in gpus]
+            self._process_samples.add(processes.numbers, (ts,), (gpu_ids, *columns))
         for kind, listing in frame.listings.items():
             if kind in self._listings:
                 self._listings[kind].add(listing.numbers, (ts, life.node_id), (listing.names,))

@@ -211,6 +211,8 @@ PROCESS_SAMPLES = TableSchema(
         ColumnSchema("wchan", "VARCHAR", "Kernel function in which its main thread waits; NULL if hidden"),
     ),
 )
+PROCESS_KEYS = ("pid", "user_name", "command", "rank", "local_rank", "cpus_allowed", "state", "wchan")
+"""Columns of a process without the GPU and the numbers, in the order of the fields of ``Processes``."""
 
 
 _LISTED = {
