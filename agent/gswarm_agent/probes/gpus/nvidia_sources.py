@@ -21,7 +21,7 @@ _BYTES_TO_MB = 1 / 10**6
 _NS_TO_PERCENT = 100 / SECOND_NS
 _STALE_PERIODS = 1.5
 """A value stands for this many periods of its source after it was read."""
-_COST_SHARE = 0.004
+_COST_SHARE = 0.0025
 """Share of a core's time that the driver may take for one source of one GPU; others are read less often."""
 _FASTEST_NS = MIN_INTERVAL_MS * 1_000_000
 _TIMINGS = 3

@@ -143,7 +143,7 @@ class GpuReader:
         self._now_ns = time.monotonic_ns()
         self._rows: List[Optional[Row]] = []
         self._rows_ns = self._usual_ns = 0
-        self._pause_ns = 0.0
+        self._pause_ns = self._round_due = 0
         self._unserved = False
         self._with_processes = True
         self._awaits_processes = self._listed_processes = False
@@ -209,8 +209,9 @@ class GpuReader:
             self._child = _Child(self._vendor, self._proc, self._left_out)
         if self._child is None or self._child.asked_ns is not None:
             return
-        if not self._fresh and now_ns - self._rows_ns < self._pause_ns:
+        if not self._fresh and now_ns < self._round_due:
             return
+        self._round_due = max(self._round_due + self._pause_ns, now_ns)
         left_out = frozenset(self._left_out)
         fresh, self._fresh = self._fresh, False
         self._child.send((now_ns, time.monotonic_ns(), self._off, self._with_processes, left_out, fresh))
@@ -335,8 +336,7 @@ class GpuReader:
         kind, content, notes, state = answer
         if kind == ROWS:
             content, processes_follow, took_ns, pause_ns = content
-            # A tick may come somewhat early.
-            self._pause_ns = 0.95 * min(pause_ns, ROUND_NS)
+            self._pause_ns = min(pause_ns, ROUND_NS)
             self._usual_ns += (took_ns - self._usual_ns) // (8 if self._usual_ns else 1)
             # The first list isn't waited for: its process imports modules.
             self._awaits_processes = processes_follow and self._listed_processes

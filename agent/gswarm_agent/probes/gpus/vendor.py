@@ -23,7 +23,7 @@ A place is a GPU's index or one of these, and a process's id or 0.
 """
 UNUSED_MIB = 64
 """A GPU whose used memory is less runs no process: each that computes on it needs more."""
-ROUND_NS = 200_000_000
+ROUND_NS = 250_000_000
 """Longest time between two rounds of readings at shorter intervals, where a driver is slow."""
 _PLACE = struct.Struct("=qqq")
 
