@@ -99,7 +99,7 @@ def load_plot_data(
 
 _DEVICES = f"""
 SELECT count(DISTINCT n.node), count(DISTINCT (n.node, g.uuid)), list(DISTINCT g.name ORDER BY g.name)
-FROM nodes n LEFT JOIN gpus g ON g.node_id = n.node_id AND g.{MINE}
+FROM nodes n LEFT JOIN gpus g ON g.node_id = n.node_id AND g.{MINE} AND g.parent_index IS NULL
 WHERE n.recording_id = ?
 """  # noqa: S608 (own names)
 
