@@ -168,7 +168,8 @@ def _unmeasured(nodes: Sequence[NodeReport]) -> Iterator[Check]:
     def texts(node: NodeReport) -> Iterator[str]:
         reasons: dict[str, list[str]] = {}
         for name, reason in node.unmeasured.items():
-            if name in ("gpu", COUNTERS, *COUNTER_RIGHTS):  # other rules have lines for these
+            # Other rules have lines for these, and a GPU on a board of its own has no module.
+            if name in ("gpu", COUNTERS, "module_power_w", *COUNTER_RIGHTS):
                 continue
             if name.endswith(SLOW_CALLS):
                 place = name[: -len(SLOW_CALLS)].rstrip(".") or "all GPUs"

@@ -53,7 +53,7 @@ _LEFT_OUT = (
 def metric_lines(
     node: NodeState, row: int, cells: int, now: float, metrics: Sequence[Metric] = LISTED_METRICS
 ) -> list[Spans]:
-    """Return a line per metric, and the GPU's health. An unmeasured one shows the reason as its meaning."""
+    """Return a line per metric; an unmeasured one shows the reason in the place of its meaning."""
     if row >= len(node.facts):
         return []
     old = node.standing(now) is not Standing.LIVE
@@ -81,10 +81,10 @@ def metric_lines(
             words = why_missing(node, row, metric) if missing else meaning(metric)
             spans.append(Span("  " + clip(words, room), "warning" if missing else "dim"))
         lines.append(tuple(spans))
-    return lines + _health_lines(node, row, cells)
+    return lines
 
 
-def _health_lines(node: NodeState, row: int, cells: int) -> list[Spans]:
+def health_lines(node: NodeState, row: int, cells: int) -> list[Spans]:
     """Return what is wrong with a GPU and where nothing was found, in a few lines."""
     health = gpu_health(node, row)
     texts = [(f"! {text}", "warning") for text in health.found]
@@ -197,7 +197,11 @@ class GpuScreen(ViewerScreen):
         processes = self.query_one("#processes", TableView)
         if metrics.display:
             listed = LISTED_METRICS if self.view == METRICS else self._overview()
-            metrics.show(metric_lines(node, self.gpu, metrics.size.width, now, listed))
+            lines = metric_lines(node, self.gpu, metrics.size.width, now, listed)
+            # A heading alone would be cut off from its block; faults are below the title, too.
+            if lines and (self.view == METRICS or len(lines) + 2 <= metrics.size.height):
+                lines += health_lines(node, self.gpu, metrics.size.width)
+            metrics.show(lines)
         if plots.display:
             plots.show(self._plot_lines(node, plots.size.width - 1, plots.size.height, now))
         if processes.display and node.hello is not None:

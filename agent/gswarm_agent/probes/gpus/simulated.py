@@ -42,7 +42,7 @@ _HEALTH: Values = {
     **dict.fromkeys(("pcie_replays", "nvlink_errors", "nvlink_recoveries", "recovery_action"), 0),
     **dict.fromkeys(("remapped_correctable", "remapped_uncorrectable", "remap_pending", "remap_failed"), 0),
 }
-UNMEASURED = dict.fromkeys(("c2c_tx_mb_s", "c2c_rx_mb_s"), "not supported by this GPU")
+UNMEASURED = dict.fromkeys(("c2c_tx_mb_s", "c2c_rx_mb_s", "module_power_w"), "not supported by this GPU")
 """Why a simulated GPU has no value: an H100 has no link to the CPU but PCIe."""
 
 
