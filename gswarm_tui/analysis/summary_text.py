@@ -113,14 +113,14 @@ def summary_lines(summary: Summary) -> list[LabelledLine]:
 
 def activity_lines(one: Figures) -> list[LabelledLine]:
     """Return the line on what the chips really did; none before Hopper, where it isn't measured."""
+    peak = "" if one.of_peak is None else f" (use of peak, about {share(one.of_peak)})"
     shares = {
-        "SM": one.sm_active_mean_pct,
-        "tensor": one.tensor_active_mean_pct,
-        "DRAM": one.dram_active_mean_pct,
+        "SM": (one.sm_active_mean_pct, ""),
+        "tensor": (one.tensor_active_mean_pct, peak),
+        "DRAM": (one.dram_active_mean_pct, ""),
     }
-    known = [f"{name} {percent(value)}" for name, value in shares.items() if value is not None]
-    peak = "" if one.of_peak is None else f"; tensor use of peak about {share(one.of_peak)}"
-    return [("active", ", ".join(known) + peak)] if known else []
+    known = [f"{name} {percent(value)}{more}" for name, (value, more) in shares.items() if value is not None]
+    return [("active", ", ".join(known))] if known else []
 
 
 def _busy(one: Figures) -> str:

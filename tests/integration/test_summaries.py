@@ -220,7 +220,7 @@ def test_summaries_have_what_chips_did_beside_their_utilisation(tmp_path: Path) 
     assert [getattr(summary.gpus[1], name) for name in names] == [90, 60, None, pytest.approx(0.6)]
     whole = [(2 * 12 + 90) / 3, (2 * 3 + 60) / 3, 5, (2 * 0.015 + 0.6) / 3]
     assert [getattr(summary.whole, name) for name in names] == pytest.approx(whole)
-    said = "SM 38 %, tensor 22 %, DRAM 5 %; tensor use of peak about 21 %"
+    said = "SM 38 %, tensor 22 % (use of peak, about 21 %), DRAM 5 %"
     assert dict(summary_text.summary_lines(summary))["active"] == said
     table = summary_text.figures_table(summary.gpus)
     assert [row[:4] for row in (table.names, *table.rows)] == [
