@@ -136,6 +136,15 @@ GPU_METRICS: Tuple[Metric, ...] = (
     Metric("throttle_brake_pct", "power brake", "thrbrake", "%", RATE, "FLOAT",
            "field 271 NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE, in ns (253 from 575 to 580.65)",
            "Share of time in which an external power brake held clocks down", top=100, period_s=1),
+    Metric("sm_active_pct", "SM active", "sm", "%", RATE, "FLOAT",
+           "NVML_GPM_METRIC_SM_UTIL",
+           "Share of the SMs that were busy, mean; Hopper and later", top=100, group=ACTIVITY, period_s=0.2),
+    Metric("tensor_active_pct", "tensor active", "tensor", "%", RATE, "FLOAT",
+           "NVML_GPM_METRIC_ANY_TENSOR_UTIL",
+           "Share of time with work of tensor cores, mean of all SMs", top=100, group=ACTIVITY, period_s=0.2),
+    Metric("dram_active_pct", "DRAM active", "dram", "%", RATE, "FLOAT",
+           "NVML_GPM_METRIC_DRAM_BW_UTIL",
+           "Bandwidth of device memory in use, of its maximum", top=100, group=ACTIVITY, period_s=0.2),
     Metric("ecc_corrected", "ECC corrected", "ecc", "errors", COUNTER, "BIGINT",
            "nvmlDeviceGetTotalEccErrors(CORRECTED, VOLATILE)",
            "Corrected memory errors since the driver was loaded", period_s=10),
@@ -145,18 +154,9 @@ GPU_METRICS: Tuple[Metric, ...] = (
     Metric("pstate", "performance state", "pstate", "P", GAUGE, "SMALLINT",
            "nvmlDeviceGetPerformanceState",
            "Performance state, from 0 (fastest) to 15 (slowest)", top=15, period_s=10),
-    Metric("sm_active_pct", "SM active", "sm", "%", RATE, "FLOAT",
-           "NVML_GPM_METRIC_SM_UTIL",
-           "Share of the SMs that were busy, mean; Hopper and later", top=100, group=ACTIVITY, period_s=0.2),
     Metric("sm_occupancy_pct", "SM occupancy", "occ", "%", RATE, "FLOAT",
            "NVML_GPM_METRIC_SM_OCCUPANCY",
            "Active warps, of the most that the SMs can hold, mean", top=100, group=ACTIVITY, period_s=0.2),
-    Metric("tensor_active_pct", "tensor active", "tensor", "%", RATE, "FLOAT",
-           "NVML_GPM_METRIC_ANY_TENSOR_UTIL",
-           "Share of time with work of tensor cores, mean of all SMs", top=100, group=ACTIVITY, period_s=0.2),
-    Metric("dram_active_pct", "DRAM active", "dram", "%", RATE, "FLOAT",
-           "NVML_GPM_METRIC_DRAM_BW_UTIL",
-           "Bandwidth of device memory in use, of its maximum", top=100, group=ACTIVITY, period_s=0.2),
     Metric("fp64_active_pct", "FP64 active", "fp64", "%", RATE, "FLOAT",
            "NVML_GPM_METRIC_FP64_UTIL",
            "Share of time in FP64 arithmetic outside tensor cores", top=100, group=ACTIVITY, period_s=0.2),
@@ -461,6 +461,8 @@ PORT_COLUMNS, MOUNT_COLUMNS = (columns for _, columns in LISTING_COLUMNS)
 GPU_COLUMNS: Tuple[str, ...] = tuple(m.name for m in GPU_METRICS)
 CURVE_METRICS: Tuple[Metric, ...] = tuple(m for m in GPU_METRICS if m.group != HEALTH)
 """The first of GPU_METRICS: those with a curve on screens, whose history is kept. Health comes after them."""
+LARGE_FLEET_COLUMNS = GPU_COLUMNS.index("dram_active_pct") + 1
+"""The number of these with a curve in the largest fleets, too."""
 ACTIVITY_COLUMNS: Tuple[str, ...] = tuple(m.name for m in GPU_METRICS if m.group == ACTIVITY)
 INSTANCE_COLUMNS: Tuple[str, ...] = ("mem_used_mib", *ACTIVITY_COLUMNS)
 """What MIG instances measure, too."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gswarm_agent.metrics import COUNTER, CURVE_METRICS, GPU_METRICS, Metric
+from gswarm_agent.metrics import COUNTER, GPU_METRICS, Metric
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.throttling import HARMFUL
@@ -75,12 +75,14 @@ class GpuRanking:
 def recent_means(node: NodeState, metric: Metric, now: float) -> Floats:
     """Return each GPU's mean of a metric over the last minute, NaN where it wasn't measured.
 
-    Of counters and health it is the latest value, of clock reasons the share of samples with throttling in %.
+    Of counters and of what has no history it is the latest value, of clock reasons the share of samples with
+    throttling in %.
     """
     column = GPU_METRICS.index(metric)
-    if metric.kind == COUNTER or metric not in CURVE_METRICS or node.gpu_history is None:
+    history = node.gpu_history
+    if metric.kind == COUNTER or history is None or column >= history.shape[1]:
         return node.gpus[:, column]
-    _, series = node.gpu_history.series(column, since=now - MEAN_S)
+    _, series = history.series(column, since=now - MEAN_S)
     values = np.ma.masked_invalid(series.astype(np.float64))
     if metric.unit == "bits":
         held = (values.filled(0).astype(np.int64) & HARMFUL) != 0
