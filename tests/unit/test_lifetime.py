@@ -49,6 +49,9 @@ class Node(Link):
             self.hub.publish(arrived(2, [None, None]))
         await self.acknowledged.wait()
 
+    def read_energy(self) -> None:
+        pass
+
     def acknowledge(self, life: str, seq: int) -> None:
         if seq == 2:
             self.acknowledged.set()
