@@ -38,21 +38,25 @@ class Links:
         self._were_up: Dict[int, Set[int]] = {}
         self._faults: Dict[int, str] = {}
         self._links: Tuple[GpuLink, ...] = ()
-        self._due = 0
+        self._due: Dict[int, int] = {}
 
     def read(self, now_ns: int) -> Tuple[GpuLink, ...]:
-        """Return how the GPUs are connected, read again each minute if NVLinks have changed."""
-        if now_ns < self._due:
+        """Return how the GPUs are connected, read again if NVLinks have changed.
+
+        The NVLinks of each GPU are read once a minute, those of different GPUs at different times.
+        """
+        due = [gpu for gpu in self._gpus if now_ns >= self._due.get(gpu.index, 0)]
+        if not due:
             return self._links
-        self._due = now_ns + _NVLINKS_NS
-        before, self._nvlinks = self._nvlinks, {gpu.index: () for gpu in self._gpus}
-        reachable = [gpu for gpu in self._gpus if gpu.reachable]
-        for gpu in reachable:
+        before = dict(self._nvlinks)
+        for turn, gpu in enumerate(due, 1):
+            share = turn / len(due) if gpu.index not in self._due else 1
+            self._due[gpu.index] = now_ns + round(share * _NVLINKS_NS)
             self._whereabouts.enter(gpu.index)
-            self._nvlinks[gpu.index] = read_nvlinks(self._nvml, gpu.handle)
+            self._nvlinks[gpu.index] = read_nvlinks(self._nvml, gpu.handle) if gpu.reachable else ()
         if self._nvlinks != before:
             self._note_faults()
-            self._links = self._read_all(reachable)
+            self._links = self._read_all([gpu for gpu in self._gpus if gpu.reachable])
         return self._links
 
     def _note_faults(self) -> None:
