@@ -85,7 +85,10 @@ class Schedule:
 
 
 class Sampler:
-    """Measures one probe: ``take`` makes a frame for the deadline that is ``due``, numbered from 1."""
+    """Measures one probe: ``take`` makes a frame for the deadline that is ``due``, numbered from 1.
+
+    The first one reads the energy counters, and so does the next while ``energy_requested``.
+    """
 
     def __init__(self, probe: Probe, interval_ms: int, watch: Optional[SystemWatch] = None) -> None:
         self._probe = probe
@@ -94,7 +97,7 @@ class Sampler:
         self._seq = 0
         self._interval_before_ms = self._schedule.interval_ms
         self._new_groups: Optional[Sequence[str]] = None
-        self._fresh = True
+        self.energy_requested = False
 
     @property
     def due(self) -> int:
@@ -109,10 +112,6 @@ class Sampler:
         """Measure only these groups of metrics from the next deadline on."""
         self._new_groups = groups
 
-    def read_energy(self) -> None:
-        """Read the energy counters at the next deadline."""
-        self._fresh = True
-
     def take(self) -> Frame:
         """Measure now, for the deadline that is due, and return the frame."""
         monotonic_ns, wall_ns = self._watch.monotonic_ns(), self._watch.wall_ns()
@@ -120,8 +119,8 @@ class Sampler:
         if self._new_groups is not None:
             groups, self._new_groups = self._new_groups, None
             self._probe.switch(groups)
-        samples = self._probe.read(monotonic_ns, fresh=self._fresh)
-        self._fresh = False
+        fresh, self.energy_requested = self.energy_requested or not self._seq, False
+        samples = self._probe.read(monotonic_ns, fresh=fresh)
         self._seq += 1
         # The first frame after a change of the interval may end a longer one.
         interval_ms = max(self._interval_before_ms, self._schedule.interval_ms)

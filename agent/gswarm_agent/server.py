@@ -279,12 +279,12 @@ class Server:
         return self._head is None and not in_job and time.monotonic() - self._headless_since > ALONE_S
 
     def _stop_sampling(self) -> None:
-        """Take the samples that waiting marks need, and close the probe."""
+        """Take the frames that waiting marks or a request for energy need, and close the probe."""
         sampler, self._sampler = self._sampler, None
         probe, self._probe = self._probe, None
         try:
             if sampler is not None:
-                for _ in range(self._marks.frames_needed):
+                for _ in range(max(self._marks.frames_needed, sampler.energy_requested)):
                     self._spool.put(self._marks.put_on(sampler.take()))
         finally:
             if probe is not None:
@@ -330,6 +330,8 @@ class Server:
             if connection.closes_at is not None and connection.closes_at <= now:
                 self._drop(connection)
         if now >= self._job_ends:
+            if self._sampler is not None:
+                self._sampler.energy_requested = True
             self._end(JOB_ENDED, SIGNAL_S)
         if self.ending:
             return
@@ -423,7 +425,7 @@ class Server:
             self._set_metrics(message.groups)
         elif isinstance(message, ReadEnergy):
             if self._sampler is not None:
-                self._sampler.read_energy()
+                self._sampler.energy_requested = True
         elif isinstance(message, JobEnds) and self._make_probe is not None:
             left_s = math.inf if message.at is None else (message.at - message.sent) / 1e9
             self._job_ends = time.monotonic() + left_s

@@ -136,7 +136,7 @@ class Hub:
         if isinstance(event, SessionStarted | SessionStopped):
             self._energy_requests += 1
             if self._energy_requests == 1:
-                self._read_energy()
+                self.read_energy()
 
     def _apply_frames(self) -> None:
         if self._frames:
@@ -150,7 +150,7 @@ class Hub:
         self._apply_frames()
         if self._energy_requests > 1:
             # One more message serves all sessions that started or stopped after the first of this tick.
-            self._read_energy()
+            self.read_energy()
         self._energy_requests = 0
         self._queued.extend(self.fleet.tick(self.now()))
         events, self._queued = self._queued, []
@@ -171,7 +171,8 @@ class Hub:
                 self._reconnecting.add(node)
                 self.links[node].reconnect()
 
-    def _read_energy(self) -> None:
+    def read_energy(self) -> None:
+        """Read the energy counters of all nodes at their next tick."""
         for link in self.links.values():
             link.read_energy()
 

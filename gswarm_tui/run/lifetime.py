@@ -65,6 +65,8 @@ class Lifetime:
         at = self.hub.now()
         for session in self.hub.fleet.sessions.running:
             self.hub.publish(SessionStopped(session.session_id, at, at))
+        if self.recorder is not None:
+            self.hub.read_energy()
         stopping = asyncio.create_task(self.hub.stop_links(), name="stopping")
         await asyncio.wait({stopping}, timeout=LINKS_END_S)
         if not stopping.done():

@@ -117,6 +117,12 @@ async def test_session_stop_says_that_the_last_sample_is_missing(
         await run(environ, "session", "start", "eval", "--at", "-20s")
         (stopped,) = await run_json(capsys, environ, "session", "stop", "--at", "-15s")
         assert stopped["provisional"] is False
+        for seq, energy_mj in ((60, 1000), (61, None), (62, 2000)):
+            row = gpu_row(util_pct=40, energy_mj=energy_mj)
+            running.hub.publish(arrived(seq, [row, row], ts=T0 + 59.5 + (seq - 60) / 2))
+            await run(environ, "session", "start", f"s{seq}", "--at", "-20s")
+            (stopped,) = await run_json(capsys, environ, "session", "stop")
+            assert stopped["provisional"] is (seq < 62), "the counter wasn't read since the stop"
 
 
 async def test_status_shows_recording_nodes_gpus_and_sessions(

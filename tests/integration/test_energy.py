@@ -176,6 +176,25 @@ def test_a_step_over_missed_ticks_counts_by_its_time_in_the_session(tmp_path: Pa
     assert energies == [pytest.approx(6 * 3 / 5 + 1)] * 10
 
 
+def test_a_session_within_one_step_counts_the_power_and_time_in_it(tmp_path: Path) -> None:
+    """A counter is read every 10 s, in which power rises; its growth isn't quite power × time."""
+    frames = [
+        reading(seq, (mj, mj), power_w=100 if seq <= 5 else 700)
+        for seq, mj in enumerate([1000, *[None] * 9, 5_001_000, None], 1)
+    ]
+    inside = (SessionStarted("s", T0 + 3.5, "s", T0 + 3.5), SessionStopped("s", T0 + 8.25, T0 + 8.25))
+    backdated: list[Event] = []
+    for name, began, ended in (("before", 0, 3.5), ("within", 3.5, 8.25), ("after", 8.25, 12)):
+        backdated.append(SessionStarted(name, T0 + 12, name, T0 + began))
+        backdated.append(SessionStopped(name, T0 + 12, T0 + ended))
+    events = [introduced(), *frames[:3], inside[0], *frames[3:8], inside[1], *frames[8:], *backdated]
+    joules = 2 * 5000 * (1.5 * 100 + 3.25 * 700) / (4 * 100 + 6 * 700)
+    for found in energies_everywhere(tmp_path / "run.duckdb", events):
+        assert found["s"] == pytest.approx(joules)
+        assert found["within"] == pytest.approx(joules)
+        assert found["before"] + found["within"] + found["after"] == pytest.approx(2 * 5000)
+
+
 def energies_of(folder: Path, before: list[Event], after: list[Event], since: float) -> list[float]:
     """Return the joules of two sessions that start between these events: one live, one backdated."""
     live_one, backdated = (SessionStarted(key, at, key, since) for key, at in (("s", since), ("b", END - 10)))

@@ -31,6 +31,7 @@ from gswarm_agent.wire import (
     Message,
     Ping,
     Pong,
+    ReadEnergy,
     SetInterval,
     Start,
     Stop,
@@ -95,6 +96,15 @@ def test_a_head_that_reads_leaves_nothing_in_memory(head: OneHead) -> None:
     head.send(encode(Stop()))
     assert head.read() == [Bye("asked to stop")]
     assert not head.handle_due()
+
+
+def test_a_stop_takes_a_last_frame_if_energy_was_requested(head: OneHead) -> None:
+    head.send(MAGIC + encode(Start(60_000, 1)))
+    head.read()
+    head.send(encode(ReadEnergy()) + encode(Stop()))
+    last, bye = head.read()
+    assert isinstance(last, Frame)
+    assert (last.seq, bye) == (2, Bye("asked to stop"))
 
 
 @pytest.mark.parametrize("job", [None, "recorded", "own"])

@@ -193,8 +193,7 @@ def test_energy_is_requested_of_the_first_reading_and_of_the_one_after_each_requ
     sampler = Sampler(probe, 1000, watch)
     sampler.take()
     sampler.take()
-    sampler.read_energy()
-    sampler.read_energy()
+    sampler.energy_requested = True
     sampler.take()
     sampler.take()
     assert probe.fresh == [1, 3]
