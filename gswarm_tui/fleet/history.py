@@ -129,7 +129,13 @@ def binned(series: Series, start: float, end: float, bins: int) -> npt.NDArray[n
     out = np.full(bins, np.nan)
     if bins < 1 or end <= start or not len(times):
         return out
-    flat = values if values.ndim == 1 else np.ma.masked_invalid(values).mean(axis=1).filled(np.nan)
+    if values.ndim == 1:
+        flat = values
+    else:
+        # Masked arrays take twice as long, which is felt with hundreds of nodes.
+        known = np.isfinite(values)
+        counts = known.sum(axis=1)
+        flat = np.where(counts, np.where(known, values, 0).sum(axis=1) / np.maximum(counts, 1), np.nan)
     where = np.floor((times - start) / (end - start) * bins).astype(np.int64)
     good = (where >= 0) & (where < bins) & np.isfinite(flat)
     weights = np.fmax(intervals.astype(np.float64), _MOMENT_S)[good]

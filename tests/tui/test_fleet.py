@@ -459,3 +459,14 @@ async def test_fleet_of_more_nodes_than_lines_below_the_heatmap_is_drawn() -> No
             for height in range(24, 61, 2):
                 await pilot.resize_terminal(200, height)
                 assert "nodes 40/40" in screen_text(app)
+
+
+@pytest.mark.parametrize(("nodes", "size"), [(8, (80, 24)), (40, (120, 40)), (64, (200, 60))])
+async def test_lines_that_are_free_show_the_mean_of_all_nodes(nodes: int, size: tuple[int, int]) -> None:
+    app = app_on(scene(nodes, 8, 90, seed=3).recording())
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        lines = screen_text(app).splitlines()
+        assert sum(not line.strip() for line in lines) <= 1
+        heading = next(at for at, line in enumerate(lines) if "all nodes: GPU util" in line)
+        assert any(line.split()[:1] == ["mean"] for line in lines[heading:])

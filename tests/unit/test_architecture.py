@@ -231,7 +231,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.control": 2_375,
     "gswarm_tui.doctor": 400,
     "gswarm_tui.exchange": 725,
-    "gswarm_tui.fleet": 3_350,
+    "gswarm_tui.fleet": 3_375,
     "gswarm_tui.launch": 1_900,
     "gswarm_tui.link": 1_450,
     "gswarm_tui.options": 1_325,
@@ -246,7 +246,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.slurm": 450,
     "gswarm_tui.store": 7_325,
     "gswarm_tui.trials": 1_450,
-    "gswarm_tui.tui": 9_200,
+    "gswarm_tui.tui": 9_225,
 }
 
 

@@ -31,6 +31,10 @@ TWO_FROM = 150
 """Cells from which two metrics fit side by side."""
 MINUTES_HIGHEST = 8
 """Lines of a band on the fleet screen."""
+FLEET_ALONE = 4
+"""Lines from which the mean over all nodes is drawn without other bands."""
+FLEET_MOST = 256
+"""Nodes of which a mean over all is drawn: reading that of each more takes 0.1 ms of the screen's time."""
 
 
 def metrics_beside(metric: Metric, cells: int) -> tuple[Metric, ...]:
@@ -122,35 +126,55 @@ def with_mark(line: Spans) -> Spans:
 
 @dataclass(frozen=True, eq=False)
 class MinutesPlan:
-    """Lines of each band of a fleet's last minutes: the ``means`` of nodes, then ``gpus`` of other nodes.
+    """Lines of each band of a fleet's last minutes, from the top.
 
-    With ``joined`` one band has the mean over all nodes.
+    One band of ``fleet`` lines has the mean over all ``nodes``; then come bands with the means of
+    ``mean_nodes``, and those of the GPUs of ``gpu_nodes``.
     """
 
     mean_nodes: Sequence[NodeState]
     means: int
     gpu_nodes: Sequence[NodeState]
     gpus: int
-    joined: bool = False
+    nodes: Sequence[NodeState] = ()
+    fleet: int = 0
 
     @property
     def label(self) -> int:
         """Cells of the bands' names."""
-        names = [1 + width(clean(node.name)) for node in self.mean_nodes if not self.joined]
+        names = [1 + width(clean(node.name)) for node in self.mean_nodes]
         return min(NAME_LONGEST, max((LABEL_WIDTH, *names)))
 
 
 def plan_minutes(
-    nodes: Sequence[NodeState], chosen: NodeState | None, metric: Metric, room: int
+    nodes: Sequence[NodeState], chosen: NodeState | None, metric: Metric, room: int, events: int = 0
 ) -> MinutesPlan | None:
     """Share ``room`` lines: all GPUs if each gets two, else every node's mean and the chosen node's GPUs.
 
-    Where both don't fit, the chosen node's GPUs below one mean over all nodes, else the means; None where
-    nothing fits.
+    Where both don't fit, the chosen node's GPUs, else the means. One mean over all nodes gets the lines that
+    bands leave, and beside them only what further ``events`` don't use; alone it leaves these a third. None
+    where nothing fits.
     """
-    known = [node for node in nodes if node.facts] if len(nodes) < room else []
     of_gpus = metric.name in GPU_BY_NAME
     own = [chosen] if chosen is not None and chosen.facts else []
+    shown = [node for node in nodes if node.facts]
+    plan = _plan_bands(shown if len(nodes) < room else [], own, room, of_gpus=of_gpus)
+    headings = bool(plan.mean_nodes) + len(plan.gpu_nodes)
+    bands = plan.means * len(plan.mean_nodes) + plan.gpus * sum(len(node.facts) for node in plan.gpu_nodes)
+    # The axis takes a line, and so does the heading where no means of nodes have one.
+    left = room - 1 - headings - bands - (not plan.mean_nodes)
+    left -= events if bands else min(events, left // 3)
+    # Fewer lines alone aren't worth those of heading and axis, which events use better.
+    is_new = len(shown) > 1 or not plan.mean_nodes
+    if is_new and 0 < len(shown) <= FLEET_MOST and left >= (1 if bands else FLEET_ALONE):
+        return replace(plan, nodes=shown, fleet=min(MINUTES_HIGHEST, left))
+    return plan if bands else None
+
+
+def _plan_bands(
+    known: Sequence[NodeState], own: Sequence[NodeState], room: int, *, of_gpus: bool
+) -> MinutesPlan:
+    """Share lines between the means of the ``known`` nodes and the GPUs of the chosen, its ``own``."""
     everything = sum(len(node.facts) for node in known)
     if of_gpus and len(known) > 1 and room > len(known) + 2 * everything:
         own = known
@@ -163,25 +187,24 @@ def plan_minutes(
                 return MinutesPlan(known, min(MINUTES_HIGHEST, means), own if bands else [], height)
     height = min(MINUTES_HIGHEST, (room - headings) // bands) if bands else 0
     if height > 0:
-        left = min(MINUTES_HIGHEST, room - headings - height * bands - 1)
-        return (
-            MinutesPlan(known, left, own, height, joined=True)
-            if known and left > 0  # more nodes than lines have no mean
-            else MinutesPlan([], 0, own, height)
-        )
+        return MinutesPlan([], 0, own, height)
     alone = own if not of_gpus else known
     means = min(MINUTES_HIGHEST, (room - 2) // len(alone)) if alone else 0
-    return MinutesPlan(alone, means, [], 0) if means > 0 else None
+    return MinutesPlan(alone, means, [], 0) if means > 0 else MinutesPlan([], 0, [], 0)
 
 
 def minutes(plan: MinutesPlan, plot: BandPlot) -> list[Spans]:
     """Plot the bands of a plan above one time axis."""
     lines: list[Spans] = []
-    if plan.means:
-        of_gpus = plot.metrics[0].name in GPU_BY_NAME
-        words = "mean of each node" if of_gpus else "each node"
-        heading = plot.heading("all nodes" if plan.joined else words)
-        lines += [heading, *plot.means(plan.mean_nodes, plan.means, joined=plan.joined)]
+    if plan.mean_nodes:
+        lines.append(
+            plot.heading("mean of each node" if plot.metrics[0].name in GPU_BY_NAME else "each node")
+        )
+    elif plan.fleet:
+        lines.append(plot.heading("all nodes"))
+    if plan.fleet:
+        lines += plot.means(plan.nodes, plan.fleet, joined=True)
+    lines += plot.means(plan.mean_nodes, plan.means)
     for node in plan.gpu_nodes:
         lines += [plot.heading(node.name), *plot.bands(node, plan.gpus)]
     return [*lines, plot.axis()]

@@ -138,15 +138,16 @@ class FleetScreen(ViewerScreen):
         below = self.query_one("#cursor").size.height, self.query_one("#events").size.height
         return self.query_one("#body").size.height + sum(max(0, lines - 1) for lines in below)
 
-    def _minutes(self, now: float, room: int) -> int:
-        """Plot what fits of the fleet's last minutes; return the lines."""
+    def _minutes(self, now: float, room: int, events: int) -> int:
+        """Plot what fits of the fleet's last minutes; return the lines. More ``events`` would use some."""
         picture, trends, at = self.heatmap.picture, self._trends, self.heatmap.at
         chosen = self.fleet.nodes.get(at[0]) if at is not None else None
-        plan = plan_minutes(picture.nodes, chosen, picture.metric, room)
+        plan = plan_minutes(picture.nodes, chosen, picture.metric, room, events)
         every_s = max(PLOTS_EVERY_S, trends.span_s / PLOT_REDRAWS)
         drawn_for = now // every_s, trends.span_s, trends.last, picture.metric
         shown = plan and [(node.name, len(node.facts)) for node in (*plan.mean_nodes, *plan.gpu_nodes)]
-        plots_key = *drawn_for, shown, plan and (plan.means, plan.gpus), self.size.width
+        lines = plan and (plan.means, plan.gpus, plan.fleet, len(plan.nodes))
+        plots_key = *drawn_for, shown, lines, self.size.width
         if plots_key != self._plots_key:
             self._plots_key = plots_key
             metrics = metrics_beside(picture.metric, self.size.width)
@@ -197,7 +198,9 @@ class FleetScreen(ViewerScreen):
             self._logged, self._events = fleet.logged_count, grouped(fleet.event_log)
         # Lines of a problem under the cursor are taken from the events, of which one stays.
         wanted = min(len(self._events), max(EVENTS_LEAST, spare // EVENTS_SHARE))
-        spare -= self._minutes(now, spare - (max(wanted, len(cursor)) if tall else len(cursor) - 1))
+        room = spare - (max(wanted, len(cursor)) if tall else len(cursor) - 1)
+        more_events = min(EVENTS_MOST, len(self._events)) - wanted if tall else 0
+        spare -= self._minutes(now, room, more_events)
         sessions = []
         if not self.viewer.loading:
             sessions = sessions_line(fleet, now, width, can_start=self.viewer.can_start_session)
