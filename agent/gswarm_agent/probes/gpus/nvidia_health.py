@@ -51,9 +51,9 @@ def health_sources(nvml: Nvml) -> List[GpuSource]:
     def field(column: str, *plans: Tuple[int, ...], scope: int = 0, factor: float = 1) -> FieldSource:
         return FieldSource(column, [[(each, scope) for each in plan] for plan in plans], factor=factor)
 
-    def nvlink(column: str, from_5: range, total: Tuple[int, ...], of_link: Tuple[int, ...]) -> FieldSource:
+    def nvlink(column: str, from_5: range, of_link: Tuple[int, ...], total: Tuple[int, ...]) -> FieldSource:
         each = [(one, link) for one in of_link for link in _LINKS]
-        return FieldSource(column, [[(one, ALL_LINKS) for one in from_5], [(one, 0) for one in total], each])
+        return FieldSource(column, [[(one, ALL_LINKS) for one in from_5], each, [(one, 0) for one in total]])
 
     return [
         CallSource(("pcie_gen", "pcie_width"), pcie),
@@ -75,7 +75,8 @@ def health_sources(nvml: Nvml) -> List[GpuSource]:
         field("module_power_w", (api.NVML_FI_DEV_POWER_INSTANT,), scope=_MODULE, factor=0.001),
         field("pcie_replays", (api.NVML_FI_DEV_PCIE_REPLAY_COUNTER,)),
         field("recovery_action", (api.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION,)),
-        # NVLink 5 has 206 to 212 and 215 for all links; before it there are totals, or counts of each link.
-        nvlink("nvlink_errors", range(206, 213), (38, 45, 52), (161, 163)),
-        nvlink("nvlink_recoveries", range(215, 216), (59,), (162,)),
+        # NVLink 5 has 206 to 212 and 215 for all links, Hopper counts of each of its 18 links. The older
+        # totals have fields of 12 links beside them, so they come last.
+        nvlink("nvlink_errors", range(206, 213), (161, 163), (38, 45, 52)),
+        nvlink("nvlink_recoveries", range(215, 216), (162,), (59,)),
     ]
