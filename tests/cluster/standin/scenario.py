@@ -32,7 +32,9 @@ H200_US: dict[str, int] = {
         for name in (
             *("UtilizationRates", "MemoryInfo", "MemoryInfo_v2", "PowerUsage", "Temperature", "ClockInfo"),
             *("TemperatureV", "CurrentClocksEventReasons", "TotalEccErrors", "PerformanceState"),
-            *("ComputeRunningProcesses_v3", "GraphicsRunningProcesses_v3"),
+            *("ComputeRunningProcesses_v3", "GraphicsRunningProcesses_v3", "RemappedRows"),
+            *("CurrPcieLinkGeneration", "CurrPcieLinkWidth", "MaxPcieLinkGeneration", "MaxPcieLinkWidth"),
+            *("EnforcedPowerLimit", "ApplicationsClock", "MarginTemperature", "GpuFabricInfoV"),
         )
     },
 }

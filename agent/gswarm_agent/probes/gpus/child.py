@@ -37,6 +37,8 @@ _PR_SET_PDEATHSIG = 1
 _STATE_NS = 60 * SECOND_NS
 _PROCESSES_NS = round(0.95 * PROCESS_METRICS[0].period_s * SECOND_NS)
 """Time between two lists of processes, somewhat less than their period for ticks that come early."""
+_LISTS_SHARE = 0.01
+"""Share of a core that the lists of processes may take."""
 _SOON_NS = round(0.95 * SECOND_NS)
 _MEMORY_JUMP_MIB = 128
 """Change of a GPU's used memory that says that a process has begun, ended or loaded data."""
@@ -96,7 +98,7 @@ class _Server:
         self._facts: List[GpuFacts] = []
         self._links: Tuple[GpuLink, ...] = ()
         self._opened: Dict[int, bool] = {}
-        self._state_due = self._processes_due = 0
+        self._state_due = self._processes_due = self._lists_took_ns = 0
         # The GPUs' used memory and processes at the last list of processes.
         self._memory: Dict[int, Number] = {}
         self._listed: Set[Tuple[int, int]] = set()
@@ -159,11 +161,16 @@ class _Server:
         self._answer(ROWS, (rows, due, time.monotonic_ns() - begun_ns, vendor.pause_ns()), changed=changed)
         if due:
             self._memory = used
+            begun_ns, took_before_ns = time.thread_time_ns(), self._lists_took_ns
             processes = self._read_processes(ahead, left_out)
+            self._lists_took_ns = time.thread_time_ns() - begun_ns
             self._answer(PROCESSES, processes)
+            # Lists that take long, twice in a row, become rarer: the first one imports modules.
+            took_ns = min(took_before_ns, self._lists_took_ns)
+            pause_ns = max(_PROCESSES_NS, round(took_ns / _LISTS_SHARE))
             # Processes that are new have no rates until the next list, so it comes soon.
             before, self._listed = self._listed, {process[:2] for process in processes}
-            self._processes_due = now_ns + (_PROCESSES_NS if self._listed <= before else _SOON_NS)
+            self._processes_due = now_ns + (pause_ns if self._listed <= before else _SOON_NS)
         elif not with_processes:
             self._processes_due = 0
             self._table.read((), now_ns)
