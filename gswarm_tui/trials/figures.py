@@ -74,12 +74,23 @@ WITH h AS ({
     )
 })
 """
-_NVLINK = f"""{_FRAMES}
-SELECT sum(s.nvlink_rx_mb_s * {_GROWN_S})
-FROM gpu_samples s
-JOIN gpus g USING (gpu_id)
-LEFT JOIN h ON h.node_id = g.node_id AND h.ts = s.ts
-WHERE {_NEAR} AND {reaches_into(_BOUNDS_US[1], _GROWN_MS)} AND s.gpu_id IN ({{gpus}})
+# A rate of a GPU that didn't answer for a while is of all the time since its sample before: the growth of all
+# frames in between, of which lost ones have none.
+_GPU_GROWN_MS = "coalesce(s.growth_ms, s.interval_ms)"
+_NVLINK = f"""{_FRAMES}, f AS (
+  SELECT node_id, ts, sum(growth_ms) OVER (PARTITION BY node_id ORDER BY ts) AS until_ms FROM h
+), s AS (
+  SELECT s.ts, s.interval_ms, s.nvlink_rx_mb_s,
+         f.until_ms - lag(f.until_ms, 1, 0) OVER (PARTITION BY gpu_id ORDER BY s.ts) AS growth_ms
+  FROM gpu_samples s
+  JOIN gpus g USING (gpu_id)
+  LEFT JOIN f ON f.node_id = g.node_id AND f.ts = s.ts
+  WHERE s.ts > $1::TIMESTAMP - INTERVAL 1 MINUTE
+    AND s.ts < $2::TIMESTAMP + INTERVAL {LONGEST_INTERVAL_S} SECOND AND s.gpu_id IN ({{gpus}})
+)
+SELECT sum(s.nvlink_rx_mb_s * {inside_us(*_BOUNDS_US, _GPU_GROWN_MS)} / 1e6)
+FROM s
+WHERE s.ts > $1::TIMESTAMP AND {reaches_into(_BOUNDS_US[1], _GPU_GROWN_MS)}
 """  # noqa: S608 (own names)
 _NETWORK = f"""{_FRAMES}
 SELECT sum((coalesce(s.net_rx_mb_s, 0) + coalesce(s.ib_rx_mb_s, 0)) * {_GROWN_S})

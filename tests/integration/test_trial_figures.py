@@ -149,6 +149,16 @@ def test_bytes_of_a_run_are_complete_at_its_edges_and_while_the_agent_was_stoppe
     assert found.energy_j == pytest.approx(400 * 8.5)
 
 
+def test_bytes_of_a_gpu_that_did_not_answer_for_a_while_are_complete(tmp_path: Path) -> None:
+    """GPU 0 doesn't answer in seconds 3 to 8; the rate of second 9 is of all the time since second 2."""
+    rows: list[list[Row | None]] = [list(gpus(BUSY, BUSY)) for _ in range(12)]
+    for second in range(3, 9):
+        rows[second - 1][0] = None
+    events = [arrived(seq, row, node="n1", host=QUIET) for seq, row in enumerate(rows, 1)]
+    found = figures_of(tmp_path / "run.duckdb", events, Placement(1, 2), ("n1",), each=2)
+    assert found.nvlink_mb == pytest.approx(2 * 100 * 10)
+
+
 def test_report_of_a_run_shows_its_trial_and_escapes_the_command(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     figures_of(path, frames("n1", 11, (BUSY,)), Placement(1, 1), ("n1",), each=1, command=HOSTILE)
