@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_tui.fleet.history import History, binned
+from gswarm_agent.metrics import CURVE_METRICS, GPU_COLUMNS
+from gswarm_tui.fleet.history import History, binned, empty_history
 
 
 def add(history: History, ts: float, values: list[list[float]]) -> None:
@@ -66,3 +67,27 @@ def test_bins_of_several_gpus_skip_unmeasured_values() -> None:
     bins = binned((np.array([0.0, 1.0]), values, np.ones(2, dtype=np.float32)), 0, 2, 2)
     assert bins[0] == 10
     assert np.isnan(bins[1])
+
+
+def test_large_fleets_keep_fewer_curves_in_less_memory() -> None:
+    wanted = {
+        "util_pct": (1, 1),
+        "tensor_active_pct": (1, 1),
+        "fp32_active_pct": (1, 0),
+        "remap_failed": (0, 0),
+    }
+    kept, sizes = [], []
+    for nodes in (4, 1024):
+        history, _ = empty_history(nodes, 8)
+        history.append(10.0, 1.0, np.ones((8, len(GPU_COLUMNS))))
+        times, tables = history.tables()
+        # A viewer may know another number of nodes than the recorder.
+        other, _ = empty_history(1028 - nodes, 8)
+        other.extend(times, history.intervals(), tables)
+        ours = [history.series(GPU_COLUMNS.index(name), row=3)[1] for name in wanted]
+        kept.append([int(np.isfinite(values).sum()) for values in ours])
+        assert np.isfinite(other.series(0, row=3)[1]).all()
+        assert np.isnan(other.series(GPU_COLUMNS.index("fp32_active_pct"), row=3)[1]).all()
+        sizes.append(history.capacity * nodes * 8 * history.shape[1] * 4)
+    assert [tuple(found) for found in zip(*kept, strict=True)] == list(wanted.values())
+    assert max(sizes) < 80e6 < 1024 * 8 * 120 * 4 * len(CURVE_METRICS)

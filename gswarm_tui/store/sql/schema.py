@@ -327,12 +327,9 @@ GPU_MINUTES = TableSchema(
         ColumnSchema("bubble_us", "BIGINT", "Time of these phases [µs]"),
         ColumnSchema("bubble_longest_us", "BIGINT", "Longest of them [µs]"),
         *(
-            column
+            ColumnSchema(f"{name}_{what}", "BIGINT", meaning.format(f"{name}_pct"))
             for name in ("sm_active", "tensor_active", "dram_active")
-            for column in (
-                ColumnSchema(f"{name}_sum", "BIGINT", f"Sum of {name}_pct times time [0.01 % µs]"),
-                ColumnSchema(f"{name}_us", "BIGINT", f"Time of the samples with a {name}_pct [µs]"),
-            )
+            for what, meaning in (("sum", "Sum of {} times time [0.01 % µs]"), ("us", "Time with a {} [µs]"))
         ),
         ColumnSchema(
             "peak_sum", "BIGINT", "Sum of tensor_active_pct times sm_clock_mhz times time [% MHz µs]"
