@@ -171,13 +171,13 @@ GPU_SAMPLES = TableSchema(
         ColumnSchema(
             "energy_used_mj",
             "BIGINT",
-            "Energy used since the sample before [mJ]: growth of the energy counter, else power times time; "
-            "NULL after a start, and in a late sample: a later one has its energy",
+            "Energy used since the last reading [mJ]: growth of the counter, else power times time; NULL "
+            "between, after a start, and in a late sample: a later one has its energy",
         ),
         ColumnSchema(
             "energy_used_ms",
             "BIGINT",
-            "Time that energy_used_mj covers [ms]; longer than interval_ms after a gap",
+            "Time that energy_used_mj covers [ms]; counters are read every 10 s",
         ),
     ),
 )
@@ -317,7 +317,9 @@ GPU_MINUTES = TableSchema(
         ColumnSchema("throttle_power", "BIGINT", "Time throttled by the power cap [1e-10 s]"),
         ColumnSchema("throttle_thermal", "BIGINT", "Time throttled by temperature [1e-10 s]"),
         ColumnSchema("throttle_brake", "BIGINT", "Time throttled by the power brake [1e-10 s]"),
-        ColumnSchema("used_mj", "BIGINT", "Sum of energy_used_mj over at most 61 s each [mJ]"),
+        ColumnSchema(
+            "used_mj", "BIGINT", "Sum of the energy_used_mj read in it, over at most 61 s each [mJ]"
+        ),
         ColumnSchema("busy", "BOOLEAN", "Whether any sample is busy"),
         ColumnSchema(
             "idle_before_us", "BIGINT", "Idle time before the first busy sample, else all of it [µs]"
