@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from gswarm_agent import kineto
 from gswarm_agent.folder import Folder, NoFolder
 from gswarm_agent.frame import Frame, GpuFacts, Hello, HostFacts, Note
 from gswarm_agent.probes.base import TickSamples
@@ -32,12 +34,14 @@ from gswarm_agent.wire import (
     Ping,
     Pong,
     ReadEnergy,
+    RequestTrace,
     SetInterval,
     Start,
     Stop,
     encode,
 )
 from tests.integration.agent_process import Agent
+from tests.kineto_standin import KinetoProcess
 
 
 class OneHead:
@@ -152,6 +156,26 @@ def test_a_clock_that_is_set_is_reported_once_with_its_step(
     detail = json.loads(note.detail or "")
     assert (round(detail["step_s"], 1), detail["life"]) == (-3600.0, hello.life)
     assert abs(frames[-1].ts_ns - now_ns()) < 60 * 10**9, "the samples' own clock goes on"
+
+
+def test_trace_starts_by_a_clock_that_was_set(head: OneHead, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns() - 3600 * 10**9)
+    # A short path, as of sockets.
+    with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as folder:
+        ready = {"KINETO_USE_DAEMON": "1", "KINETO_IPC_SOCKET_DIR": folder}
+        process = kineto.TraceCandidate(os.getpid(), 0, ready, True)
+        monkeypatch.setattr(kineto, "find_candidates", lambda _proc: [process])
+        head.send(MAGIC + encode(Start(20, 1)))
+        head.send(encode(RequestTrace("t1", (), 1_800_003_600 * 10**9, 500, 0, 100, False)))
+        while not Path(folder, kineto.ENDPOINT).exists():
+            head.handle_due()
+        asking = KinetoProcess(folder, 42)
+        asking.send_question()
+        head.handle_due()
+        starts_ms = int(asking.read_answer()["PROFILE_START_TIME"])
+        asking.close()
+    assert starts_ms == pytest.approx(1_800_000_000_000, abs=1000)
 
 
 def test_no_hello_before_the_head_starts(head: OneHead) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import select
+import socket
 import sys
+from contextlib import suppress
 from importlib.metadata import PathDistribution
 from pathlib import Path
 
@@ -144,6 +148,23 @@ def test_a_port_in_use_is_named() -> None:
             UserError, match=f"--http 127.0.0.1:{settings.port}: another program uses this port"
         ):
             listen(settings)
+
+
+def test_client_that_reads_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "WRITE_S", 0.2)
+    with (
+        listen(ServerSettings("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()),
+        server.accept()[0] as connection,
+    ):
+        connection.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                connection.send(bytes(1 << 16))
+        ended = select.poll()
+        ended.register(connection, select.POLLERR)
+        assert ended.poll(20_000)
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ETIMEDOUT
 
 
 def test_flags_set_the_server_settings() -> None:
