@@ -168,7 +168,7 @@ def test_trace_starts_by_a_clock_that_was_set(head: OneHead, monkeypatch: pytest
         monkeypatch.setattr(kineto, "find_candidates", lambda _proc: [process])
         head.send(MAGIC + encode(Start(20, 1)))
         head.send(encode(RequestTrace("t1", (), 1_800_003_600 * 10**9, 500, 0, 100, False)))
-        while not Path(folder, kineto.ENDPOINT).exists():
+        while not Path(folder, "dynolog").exists():
             head.handle_due()
         asking = KinetoProcess(folder, 42)
         asking.send_question()
