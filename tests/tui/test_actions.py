@@ -181,7 +181,7 @@ def test_footer_fits_and_always_shows_help_and_quit(width: int, mode: str) -> No
         ("nvlink", "Show NVLink tx"),
         ("power", "Show power"),
         ("open 02", "Open gpu02"),
-        ("nord", "Switch to nord"),
+        ("light", "Switch to light"),
         ("THEME", "Switch theme"),
     ],
 )
