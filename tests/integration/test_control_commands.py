@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gswarm_agent.metrics import COUNTERS, DEFAULT_GROUPS, HOST, PCIE, PROCESSES
 from gswarm_tui.cli import main
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
@@ -168,11 +169,11 @@ async def test_interval_and_metrics_are_shown_and_switched(
         assert capsys.readouterr().out == "sampling every 0.5 s\n"
         assert running.hub.fleet.interval_ms == 500
         switched = await run_json(capsys, environ, "metrics", "-host,-processes")
-        off = ("host", "processes", "counters")
-        assert switched == {"core": True, "nvlink": True, "pcie": True, **dict.fromkeys(off, False)}
+        on, off = DEFAULT_GROUPS[:-2], (HOST, PROCESSES, COUNTERS)
+        assert switched == {**dict.fromkeys(on, True), **dict.fromkeys(off, False)}
         assert await run_json(capsys, environ, "metrics") == switched
         assert await run(environ, "metrics", "+host,-pcie") == 0
-        assert running.hub.fleet.metrics == ("core", "nvlink", "host")
+        assert running.hub.fleet.metrics == tuple(name for name in (*on, HOST) if name != PCIE)
         changed = running.hub.fleet.event_log[-1]
         assert changed.message == "metrics: pcie switched off; host switched on"
 
