@@ -39,9 +39,13 @@ def events() -> list[Event]:
     """Return ten seconds: 100 W on GPU 0, 300 W on GPU 1, whose two instances use 2,000 and 3,000 MiB."""
     found: list[Event] = [NodeIntroduced(NODE, T0, divided())]
     for second in range(11):
-        whole = gpu_row(util_pct=80, power_w=100, mem_used_mib=1_000, energy_mj=100_000 * second)
-        parent = gpu_row(power_w=300, mem_used_mib=5_100, energy_mj=300_000 * second)
-        rows = [whole, parent, gpu_row(mem_used_mib=2_000), gpu_row(mem_used_mib=3_000)]
+        power = (
+            {"power_w": 100, "energy_mj": 100_000 * second},
+            {"power_w": 300, "energy_mj": 300_000 * second},
+        )
+        whole = gpu_row(util_pct=80, sm_active_pct=50, mem_used_mib=1_000, **power[0])
+        parent = gpu_row(sm_active_pct=10, mem_used_mib=5_100, **power[1])
+        rows = [whole, parent, gpu_row(sm_active_pct=70, mem_used_mib=2_000), gpu_row(mem_used_mib=3_000)]
         process = ProcessSample(3, 77, "ada", "train.py", 5, 0, process_row(gpu_memory_mib=2_900))
         found.append(arrived(second + 1, rows, NODE, ts=T0 + second, processes=(process,)))
     return [*found, SessionStarted("s", T0 + 10, "s", T0), SessionStopped("s", T0 + 10, T0 + 10)]
@@ -90,15 +94,15 @@ def test_sql_has_instances_beside_their_gpu(tmp_path: Path, capsys: pytest.Captu
     rows = query(
         tmp_path / "run.duckdb",
         "SELECT scope, gpu_index, parent_index, gpus, samples, coverage, energy_j, util_mean_pct, "
-        "power_mean_w, mem_used_max_mib, mem_total_mib FROM session_summary ORDER BY ALL",
+        "power_mean_w, sm_active_mean_pct, mem_used_max_mib, mem_total_mib FROM session_summary ORDER BY ALL",
     )
-    together = (None, None, 2, 40, 1.0, 4_000.0, 80.0, 200.0, 5_100, 81_559)
+    together = (None, None, 2, 40, 1.0, 4_000.0, 80.0, 200.0, 30.0, 5_100, 81_559)
     assert rows == [
         ("all", *together),
-        ("gpu", 0, None, 1, 10, 1.0, 1_000.0, 80.0, 100.0, 1_000, 81_559),
-        ("gpu", 1, None, 1, 10, 1.0, 3_000.0, None, 300.0, 5_100, 81_559),
-        ("gpu", INSTANCES[0], 1, 0, 10, 1.0, None, None, None, 2_000, 9_856),
-        ("gpu", INSTANCES[1], 1, 0, 10, 1.0, None, None, None, 3_000, 9_856),
+        ("gpu", 0, None, 1, 10, 1.0, 1_000.0, 80.0, 100.0, 50.0, 1_000, 81_559),
+        ("gpu", 1, None, 1, 10, 1.0, 3_000.0, None, 300.0, 10.0, 5_100, 81_559),
+        ("gpu", INSTANCES[0], 1, 0, 10, 1.0, None, None, None, 70.0, 2_000, 9_856),
+        ("gpu", INSTANCES[1], 1, 0, 10, 1.0, None, None, None, None, 3_000, 9_856),
         ("node", *together),
     ]
     instances = "SELECT DISTINCT gpu_index, mig_profile FROM samples WHERE parent_index = 1 ORDER BY ALL"

@@ -72,11 +72,9 @@ _MAXIMA = ", ".join(
 )
 _ACTIVITY_SUMS = (*(f"{name}_{what}" for name in (*_ACTIVITY, "peak") for what in ("sum", "us")),)
 _THROTTLE_SUMS = ("throttle_power", "throttle_thermal", "throttle_brake")
-_ADDED_UP = "".join(
-    f"sum({name}) AS {name}, " for name in ("power_sum", "power_us", *_THROTTLE_SUMS, *_ACTIVITY_SUMS)
-)
-_MERGED = _ADDED_UP + _MAXIMA
-"""The sums and maxima of rows that have ``_SUMS_OF_SAMPLES``: of a GPU's minutes, of a node's GPUs."""
+_SUMS_BY_NAME = ("power_sum", "power_us", *_THROTTLE_SUMS, *_ACTIVITY_SUMS)
+_MERGED = ", ".join((*(f"sum({name}) AS {name}" for name in _SUMS_BY_NAME), _MAXIMA))
+"""The sums and maxima of a GPU's rows that have ``_SUMS_OF_SAMPLES``, such as its minutes."""
 
 
 def roll_up(low: int, high: int, of_gpus: str = "true") -> str:
@@ -203,13 +201,21 @@ present AS (
 )"""
 """Members of each span, including silent GPUs; one whose index changed has the index of its samples."""
 
+
+def _of_level(value: str) -> str:
+    """Return SQL for a sum over GPUs; that of a MIG instance is part of its GPU's, so totals leave it out."""
+    whole = f"sum({value}) FILTER (n.parent_index IS NULL)"
+    return f"CASE WHEN grouping(n.member) = 0 THEN sum({value}) ELSE {whole} END"
+
+
+_OF_LEVEL = ", ".join(f"{_of_level(name)} AS {name}" for name in _SUMS_BY_NAME)
 _LEVELS = f"""
 levels AS (
   SELECT session_id, node, n.member, util_pct, coalesce(sum(samples), 0)::BIGINT AS samples,
          coalesce(sum(measured_us), 0) AS measured_us,
-         arg_max(g.memory_total_mib, mem_used_max_mib) AS mem_total_mib, {_MERGED},
-         sum(peak_sum * TRY_CAST(1e9 / g.sm_clock_max_mhz AS BIGINT)) AS of_peak_sum,
-         sum(peak_us) FILTER (g.sm_clock_max_mhz > 0) AS of_peak_us
+         arg_max(g.memory_total_mib, mem_used_max_mib) AS mem_total_mib, {_MAXIMA}, {_OF_LEVEL},
+         {_of_level("peak_sum * TRY_CAST(1e9 / g.sm_clock_max_mhz AS BIGINT)")} AS of_peak_sum,
+         {_of_level("peak_us * (g.sm_clock_max_mhz > 0)::INTEGER")} AS of_peak_us
   FROM present n
   LEFT JOIN cells c USING (member)
   LEFT JOIN gpus g ON g.gpu_id = c.gpu_id
