@@ -20,7 +20,7 @@ from gswarm_agent.metrics import (
     Metric,
 )
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 STORAGE_VERSION = "v1.2.0"
 """The oldest DuckDB that opens the file."""
 
