@@ -62,12 +62,12 @@ def _print_csv(nodes: Sequence[dict[str, Any]]) -> None:
 
 
 def _prometheus(textfile: Path | None, job_id: str) -> _Format:
-    from gswarm_tui.server.listening import install_command
+    from gswarm_tui.server.listening import INSTALL
 
     try:
         from gswarm_tui.server.exposition import FamilyTable, exposition_text, fleet_tables
     except ModuleNotFoundError as error:
-        raise UserError(f"--prometheus needs {error.name}; install it with: {install_command()}") from None
+        raise UserError(f"--prometheus needs {error.name}; {INSTALL}") from None
 
     def describe(fleet: Fleet, now: float) -> list[FamilyTable]:
         return fleet_tables(fleet, now, job_id, None)
