@@ -57,26 +57,10 @@ def _unpack_extension(code: int, data: bytes) -> Any:
     return read(data.decode())
 
 
-def _wrap_large_integers(value: Any) -> Any:
-    # msgpack doesn't call ``default`` for integers beyond 64 bits.
-    match value:
-        case int() if not -(1 << 63) <= value < 1 << 64:
-            return _pack_extension(value)
-        case list() | tuple():
-            return [_wrap_large_integers(each) for each in value]
-        case dict():
-            return {_wrap_large_integers(key): _wrap_large_integers(each) for key, each in value.items()}
-    return value
-
-
 def encode(message: dict[str, Any], limit: int = MAX_REPLY) -> bytes:
     """Encode a message with its length. Raises MessageError if it is longer than ``limit``."""
     try:
         packed: bytes = msgpack.packb(message, default=_pack_extension, unicode_errors="replace")
-    except OverflowError:
-        packed = msgpack.packb(
-            _wrap_large_integers(message), default=_pack_extension, unicode_errors="replace"
-        )
     except ValueError as error:
         raise MessageError(f"it can't be sent: {error}") from None
     if len(packed) > limit:
