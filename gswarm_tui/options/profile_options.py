@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,7 +73,7 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
         run=options,
         tool=given.tool,
         job=options.job,
-        salloc=(*nodes, *salloc_options(given, options, ALLOCATION_KEYS)),
+        salloc=(*nodes, *_salloc_options(given, options)),
         allocates=bool(asked),
         ranks=given.ranks,
         ntasks=given.ntasks,
@@ -117,7 +117,14 @@ def _parser() -> CommandParser:
     add("--nodes", type=number, metavar="N", help="number of nodes to allocate")
     add("--ntasks", type=number, metavar="N", help="number of ranks (default: Slurm's)")
     add("--gres", metavar="GRES", help="as for salloc")
-    add_salloc_options(add)
+    for key, metavar in (
+        ("partition", "NAME"),
+        ("time", "TIME"),
+        ("account", "NAME"),
+        ("constraint", "NAME"),
+    ):
+        add(f"--{key}", metavar=metavar, help="as for salloc")
+    add("--salloc", metavar="TEXT", help="any other options of salloc: --salloc='-w gpu01'")
     add = parser.add_argument_group("connection").add_argument
     add("--jump", metavar="HOST", help="login node that has gswarm-tui, [user@]host[:port]")
     add("--ssh-config", metavar="PATH", help="SSH config file")
@@ -132,25 +139,13 @@ def _parser() -> CommandParser:
     return parser
 
 
-def add_salloc_options(add: Callable[..., argparse.Action]) -> None:
-    """Add the options of salloc that every allocation may have."""
-    for key, metavar in (
-        ("partition", "NAME"),
-        ("time", "TIME"),
-        ("account", "NAME"),
-        ("constraint", "NAME"),
-    ):
-        add(f"--{key}", metavar=metavar, help="as for salloc")
-    add("--salloc", metavar="TEXT", help="any other options of salloc: --salloc='-w gpu01'")
-
-
-def salloc_options(given: argparse.Namespace, options: Options, keys: Sequence[str]) -> tuple[str, ...]:
+def _salloc_options(given: argparse.Namespace, options: Options) -> tuple[str, ...]:
     """Return the options of salloc: flags, else those of the environment and the config file.
 
-    ``keys`` are their names, with ``salloc`` for the text that comes last. Raises UsageError.
+    Raises UsageError.
     """
     preset = dict(options.allocation)
-    chosen = {key: getattr(given, key) or preset.get(key) for key in keys}
+    chosen = {key: getattr(given, key) or preset.get(key) for key in ALLOCATION_KEYS}
     more = split_words("--salloc", chosen.pop("salloc"))
     return (*(f"--{key}={value}" for key, value in chosen.items() if value), *more)
 

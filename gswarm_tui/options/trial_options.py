@@ -19,7 +19,7 @@ from gswarm_tui.options.arguments import (
     parse,
     split_command,
 )
-from gswarm_tui.options.profile_options import add_salloc_options, salloc_options, split_words
+from gswarm_tui.options.profile_options import split_words
 
 PLACEMENTS = ("packed", "spread")
 MOST_NODES, MOST_GPUS, MOST_RANKS, MOST_REPEATS = 10_000, 64, 1024, 100
@@ -29,7 +29,6 @@ _RUN = (
     *("interval", "metrics", "db", "linger", "spool_mib", "query_memory", "config"),
 )
 """Options that the recorder of the trial shares with other runs."""
-_ALLOCATION = ("partition", "time", "account", "constraint", "salloc")
 
 
 def parse_trial(
@@ -39,10 +38,8 @@ def parse_trial(
 ) -> argparse.Namespace:
     """Return the flags of ``trial``; ``command`` has the words after ``--``.
 
-    ``run`` has the options that its recorder shares with other runs, ``words`` their flags. ``salloc`` has
-    the options of each run's allocation, None to run within a job. ``node_counts`` and ``gpus_per_node`` are
-    empty for those that the job has. A trial starts processes of its own: ``only`` is the number of the
-    single run that one does, and one that ``drives`` does runs below a recorder.
+    ``run`` has the options that its recorder shares with other runs. ``node_counts`` and ``gpus_per_node``
+    are empty for those that the job has. A process that ``drives`` does the runs below the recorder.
 
     ``add_output_options`` adds the flags for the format of results. Raises UsageError, ConfigError.
     """
@@ -52,30 +49,20 @@ def parse_trial(
     given = parser.read(own)
     _refuse_contradictions(given, command)
     given.command = tuple(command)
-    given.words = given_flags(given, _RUN)
-    given.run = parse(given.words, environ)._replace(record=True)
+    given.run = parse(given_flags(given, _RUN), environ)._replace(record=True)
     given.srun = split_words("--srun", given.srun)
-    given.salloc = salloc_options(given, given.run, _ALLOCATION) if given.submit else None
     return given
 
 
 def _refuse_contradictions(given: argparse.Namespace, command: Sequence[str]) -> None:
-    if given.only or given.drives:
+    if given.drives:
         return
-    if given.max_gpu_hours is not None and not given.max_gpu_hours > 0:
-        raise UsageError("--max-gpu-hours needs a number above 0.")
     if given.results and command:
         raise UsageError("--results runs nothing; remove -- and the command after it.")
     if given.results:
         return
     if not command:
         raise UsageError("no command to try; write it after --: gswarm-tui trial -- python train.py.")
-    if not given.submit and (of_job := [key for key in _ALLOCATION if getattr(given, key)]):
-        raise UsageError(f"--{of_job[0]} is for the allocations of --submit; remove it, or add --submit.")
-    if given.submit and not (given.node_counts and given.gpus_per_node):
-        raise UsageError(
-            "--submit needs --node-counts and --gpus-per-node, as there is no job yet to take them from."
-        )
 
 
 def _parser() -> CommandParser:
@@ -83,9 +70,8 @@ def _parser() -> CommandParser:
         "trial",
         "[options] -- COMMAND ...\n--results [--db PATH] [--format FORMAT] [--plot FILE]",
         "Run COMMAND under several placements (numbers of nodes and GPUs), each a session of one recording, "
-        "and compare them. The runs are steps of this job, or jobs of their own with --submit. The exit "
-        "status is 0 if all runs succeeded, 1 if a run failed, 3 if the trial ended before its last run, and "
-        "130 after Ctrl-C.",
+        "and compare them. The runs are steps of this job. The exit status is 0 if all runs succeeded, 1 if "
+        "a run failed, 3 if the trial ended before its last run, and 130 after Ctrl-C.",
         database=False,
     )
     add = parser.add_argument_group("placements").add_argument
@@ -124,24 +110,20 @@ def _parser() -> CommandParser:
     add = parser.add_argument_group("limits").add_argument
     time = values.argument(values.run_s)
     add("--timeout", type=time, metavar="TIME", help="end a run that takes longer: 90s, 10m, 2h")
-    add("--max-gpu-hours", type=float, metavar="N", help="start no run that would exceed this")
     add("--dry-run", action="store_true", help="print the plan and its cost, and run nothing")
     group = parser.add_argument_group("comparison", "Default: the wall time of each run.")
     add = group.add_mutually_exclusive_group().add_argument
     throughput_help = "compare a number in the output: 'samples/s: ([0-9.]+)'"
     add("--throughput", type=_pattern, metavar="PATTERN", help=throughput_help)
     add("--throughput-mark", metavar="KEY", help="compare a value of marks that the job sets")
-    add = parser.add_argument_group("jobs").add_argument
+    add = parser.add_argument_group("job").add_argument
     add("--job", metavar="ID", help="a running job of yours (default: that of this shell)")
-    add("--submit", action="store_true", help="allocate nodes for each run by salloc")
-    add_salloc_options(add)
     add = add_recording_options(parser)
     add("--results", action="store_true", help="print the results of the newest trial")
     add("--plot", type=_plot, metavar="FILE", help="draw the results into a .pdf, .png or .svg file")
     add_connection(parser)
     add = parser.add_argument_group("general").add_argument
     add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
-    add("--only", type=int, help=argparse.SUPPRESS)
     add("--drives", action="store_true", help=argparse.SUPPRESS)
     return parser
 

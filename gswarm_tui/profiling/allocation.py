@@ -1,4 +1,4 @@
-"""The nodes of a profile or trial: those of a running job, or of an allocation that is given back."""
+"""The nodes of a profile or trial: those of a running job, or for a profile of an allocation of its own."""
 
 from __future__ import annotations
 
@@ -56,12 +56,20 @@ async def find_job(job_id: str, environ: Mapping[str, str] | None = None) -> All
 
 
 @asynccontextmanager
-async def allocated(options: Sequence[str], name: str = "gswarm-profile") -> AsyncIterator[Allocation]:
+async def allocated(options: Sequence[str]) -> AsyncIterator[Allocation]:
     """Allocate nodes for the time of the context; a notice names the job if it waits.
 
     Raises ProfileError if Slurm denies it.
     """
-    salloc = ["salloc", "--kill-command=TERM", f"--job-name={name}", *options, "bash", "-c", _GRANTED_COMMAND]
+    salloc = [
+        "salloc",
+        "--kill-command=TERM",
+        "--job-name=gswarm-profile",
+        *options,
+        "bash",
+        "-c",
+        _GRANTED_COMMAND,
+    ]
     async with kept(with_errors(salloc), grace_s=0) as command:
         job_id, environ = await _granted(command)
         yield await find_job(job_id, environ)

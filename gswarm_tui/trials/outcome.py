@@ -11,13 +11,10 @@ from statistics import median
 from typing import Any
 
 from gswarm_tui.slurm.hosts import expand, fold
-from gswarm_tui.trials.plan import Placement, TrialError, TrialPlan, TrialRun
+from gswarm_tui.trials.plan import Placement, TrialError, TrialRun
 
-OK, FAILED, TIMEOUT, INTERRUPTED, REFUSED = "ok", "failed", "timeout", "interrupted", "refused"
-"""Only runs that are ``ok`` are compared; the others are kept and shown.
-
-Slurm refused to start a run that is ``refused``.
-"""
+OK, FAILED, TIMEOUT, INTERRUPTED = "ok", "failed", "timeout", "interrupted"
+"""Only runs that are ``ok`` are compared; the others are kept and shown."""
 
 
 class StoppedTrialError(TrialError):
@@ -122,17 +119,3 @@ def expected_cost(runs: Iterable[TrialRun], outcomes: Sequence[RunOutcome]) -> t
     if len(known) < len(times):
         return None
     return sum(gpus * wall_s / 3600 for gpus, wall_s in known), sum(wall_s for _, wall_s in known)
-
-
-def check_gpu_hours(plan: TrialPlan, outcomes: Sequence[RunOutcome], run: TrialRun) -> None:
-    """Raise StoppedTrialError if the next run would exceed ``--max-gpu-hours``."""
-    if plan.max_gpu_hours is None:
-        return
-    used = sum(outcome.gpu_hours for outcome in outcomes)
-    expected = expected_cost([run], outcomes)
-    cost = expected[0] if expected else 0.0
-    if used + cost >= plan.max_gpu_hours:
-        about = f", and the next run takes about {cost:.3g}" if cost else ""
-        raise StoppedTrialError(
-            f"the runs took {used:.3g} GPU-hours{about}; --max-gpu-hours is {plan.max_gpu_hours:g}."
-        )

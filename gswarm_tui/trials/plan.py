@@ -72,9 +72,8 @@ class TrialPlan:
     """All that a trial needs to start.
 
     ``throughput`` is a pattern whose group is a number in the command's output, ``throughput_mark`` the key
-    of a mark's value; without either, wall times are compared. ``salloc`` has the options of the allocation
-    of each run, None to run within the surrounding one. ``ntasks_per_node`` is None for a rank on each GPU.
-    ``srun`` has more options of each step.
+    of a mark's value; without either, wall times are compared. ``ntasks_per_node`` is None for a rank on
+    each GPU. ``srun`` has more options of each step.
     """
 
     trial_id: str
@@ -83,8 +82,6 @@ class TrialPlan:
     timeout_s: float | None = None
     throughput: str | None = None
     throughput_mark: str | None = None
-    max_gpu_hours: float | None = None
-    salloc: tuple[str, ...] | None = None
     ntasks_per_node: int | None = None
     srun: tuple[str, ...] = ()
 
@@ -114,8 +111,7 @@ class TrialPlan:
             values = json.loads(text)
             runs = [TrialRun(**{**run, "placement": Placement(**run["placement"])}) for run in values["runs"]]
             words = {name: tuple(values[name]) for name in ("command", "srun")}
-            salloc = None if values["salloc"] is None else tuple(values["salloc"])
-            plan = cls(**{**values, **words, "runs": tuple(runs), "salloc": salloc})
+            plan = cls(**{**values, **words, "runs": tuple(runs)})
             if min(min(one.nodes, one.gpus_per_node) for one in plan.placements) < 1:
                 raise ValueError("a placement has no GPUs")
         except (TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -149,8 +145,7 @@ def placements_of(
             if nodes > most or not most:
                 raise TrialError(
                     f"no placement on {plural(max(nodes, 1), 'node')} with {plural(gpus, 'GPU')}: the job "
-                    f"has {plural(most, 'such node')}; name smaller --node-counts or --gpus-per-node, or add "
-                    "--submit to allocate each run's nodes."
+                    f"has {plural(most, 'such node')}; name smaller --node-counts or --gpus-per-node."
                 )
             packed = Placement(nodes, gpus)
             if PACKED in spreads:

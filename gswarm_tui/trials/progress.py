@@ -75,21 +75,18 @@ def progress_lines(progress: TrialProgress, now: float, zone: tzinfo | None = No
     if progress.finished:
         return [*lines, ("cost", words)]
     if not progress.active:
-        again = "; attach again during the next one" if trial.plan.salloc is not None else ""
-        return [*lines, ("cost", words), ("ended", f"{plural(len(trial.left), 'run')} left{again}")]
+        return [*lines, ("cost", words), ("ended", f"{plural(len(trial.left), 'run')} left")]
     expected = None if running is None else expected_s(running, trial.outcomes)
     if running is not None:
         about = "" if expected is None else f" of about {duration(expected)}"
         repeat = "warm-up" if running.warm_up else f"repeat {running.repeat}"
         lines.append(("running", f"{names.name(running.placement)}, {repeat}: {duration(ran_s)}{about}"))
     else:
-        lines.append(("running", "none" if trial.plan.salloc is None else "none; waiting for nodes"))
+        lines.append(("running", "none"))
     cost = expected_cost(progress.waiting, trial.outcomes)
     words += " so far"
     if cost is not None and progress.waiting:
         words += f", about {_hours(cost[0])} GPU-h for the runs left"
-    if trial.plan.max_gpu_hours is not None:
-        words += f"; limit {_hours(trial.plan.max_gpu_hours)} GPU-h"
     lines.append(("cost", words))
     if expected is not None and ran_s > expected:
         return [*lines, ("end", "later than expected: this run takes longer than others of its placement")]
@@ -98,11 +95,7 @@ def progress_lines(progress: TrialProgress, now: float, zone: tzinfo | None = No
     left_s = cost[1] + (0.0 if expected is None else expected - ran_s)
     at = datetime.fromtimestamp(now + left_s, zone)
     today = at.date() == datetime.fromtimestamp(now, zone).date()
-    waits = ", if Slurm grants nodes at once" if trial.plan.salloc is not None else ""
-    return [
-        *lines,
-        ("end", f"about {at:{'%H:%M' if today else '%Y-%m-%d %H:%M'}}, in {duration(left_s)}{waits}"),
-    ]
+    return [*lines, ("end", f"about {at:{'%H:%M' if today else '%Y-%m-%d %H:%M'}}, in {duration(left_s)}")]
 
 
 def plan_table(progress: TrialProgress, now: float) -> TextTable:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from gswarm_agent.frame import INFO
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.trial_views import TRIAL_RUNS, TRIALS
 from gswarm_tui.trials.outcome import RunOutcome
@@ -65,21 +62,3 @@ def _outcome(source: QuerySource, plan: TrialPlan, row: Mapping[str, Any]) -> Ru
     since, lasted_us = str(row["ts"]), round(1e6 * outcome.wall_s)
     ((marked,),) = source.query(_MARKED, row["recording_id"], since, pointer, lasted_us).rows()
     return replace(outcome, throughput=marked)
-
-
-def add_event(path: Path, kind: str, text: str, detail: str) -> None:
-    """Add an event of a trial to a file that no recorder has open; a new file is made. Raises StoreError."""
-    from gswarm_tui.store.sql.schema import EVENTS
-    from gswarm_tui.store.transfer.importing import importing
-
-    with importing(path) as target:
-        newest = target.next_free("recording_id") - 1
-        row = {
-            "ts": round(time.time() * 1e6),
-            "recording_id": newest or None,
-            "kind": kind,
-            "severity": INFO,
-            "message": text,
-            "detail": detail,
-        }
-        target.add(EVENTS, {name: [value] for name, value in row.items()})

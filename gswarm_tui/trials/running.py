@@ -35,7 +35,6 @@ from gswarm_tui.trials.outcome import (
     TIMEOUT,
     RunOutcome,
     StoppedTrialError,
-    check_gpu_hours,
     expected_cost,
 )
 from gswarm_tui.trials.plan import TrialError, TrialPlan, TrialRun
@@ -66,15 +65,15 @@ def gpus_of_nodes(allocation: Allocation) -> dict[str, int]:
 
 
 class TrialDriver:
-    """Does runs of a trial within a job; ``folder`` is for the output of the runs."""
+    """Does the runs of a trial within a job; ``folder`` is for the output of the runs."""
 
     def __init__(self, plan: TrialPlan, recorder: TrialRecorder, folder: Path) -> None:
         self._plan = plan
         self._recorder = recorder
         self._folder = folder
 
-    async def run(self, job_id: str, runs: Sequence[TrialRun]) -> int:
-        """Do these runs; return how many failed.
+    async def run(self, job_id: str) -> int:
+        """Do all runs; return how many failed.
 
         Raises:
             StoppedTrialError: the trial ended before its last run.
@@ -82,13 +81,12 @@ class TrialDriver:
         """
         allocation = await find_job(job_id)
         outcomes: list[RunOutcome] = []
-        for number, run in enumerate(runs, 1):
-            check_gpu_hours(self._plan, outcomes, run)
+        for run in self._plan.runs:
             outcome = await self._run(run, allocation)
             outcomes.append(outcome)
             text = self._describe(outcome)
             await self._log(outcome, text)
-            left = runs[number:]
+            left = self._plan.runs[len(outcomes) :]
             if left and (cost := expected_cost(left, outcomes)) is not None:
                 hours, left_s = cost
                 text += f"; {len(left)} left, about {hours:.3g} GPU-hours in {duration(left_s)}"

@@ -113,54 +113,26 @@ def test_placements_run_under_srun_and_failures_are_kept(cluster: Cluster, folde
 def test_killed_or_stopped_trial_ends_its_step(cluster: Cluster, folder: Path) -> None:
     with allocated(cluster) as job:
         words = [f"--job={job}", "--node-counts=1", "--repeat=1", "--ntasks-per-node=1"]
-        for name in ("killed", "stopped"):
+        for name in ("killed", "stopped", "interrupted"):
             popen = start_trial(cluster, folder, *words, f"--db={name}.duckdb", "--", "bash", "-c", UNTIL_GO)
             wait_until((folder / "waits").exists, "the start of a run that waits")
             if name == "killed":
                 os.killpg(popen.pid, signal.SIGKILL)
                 assert ended(popen)[0] == -signal.SIGKILL
             else:
-                stop = ["gswarm-tui", "recording", "stop"]
-                subprocess.run(stop, env=user_env(cluster), check=True, capture_output=True)
+                if name == "interrupted":
+                    popen.send_signal(signal.SIGINT)
+                else:
+                    stop = ["gswarm-tui", "recording", "stop"]
+                    subprocess.run(stop, env=user_env(cluster), check=True, capture_output=True)
                 status, _, said = ended(popen)
-                assert status == 3, said
+                assert status == {"interrupted": 130, "stopped": 3}[name], said
                 assert "the trial was interrupted, and its step has ended." in said
             steps = ["squeue", "--steps", "--noheader", "--format=%j"]
             wait_until(lambda: "gswarm-trial" not in cluster.run(steps).stdout, "the end of the step")  # noqa: B023
             (folder / "waits").unlink()
     assert ask(folder / "stopped.duckdb", "SELECT name FROM sessions") == [("trial-warm-up",)]
     closed_properly(folder / "stopped.duckdb")
-    nothing_is_left(cluster)
-
-
-def test_submitted_trial_is_denied_an_allocation_reaches_its_limit_and_is_interrupted(
-    cluster: Cluster, folder: Path
-) -> None:
-    words = ["--submit", "--node-counts=1", "--repeat=1", "--salloc=-w gpu01", "--gpus-per-node"]
-    (folder / "go").touch()
-    status, _, said = ended(
-        start_trial(cluster, folder, *words, "1,32", "--db=denied.duckdb", "--", "bash", "-c", UNTIL_GO)
-    )
-    assert status == 1, said
-    runs = (
-        "SELECT gpus_per_node, status, starts_with(reason, 'Slurm denied the allocation: ') FROM trial_runs"
-    )
-    assert sorted(ask(folder / "denied.duckdb", runs)) == [(1, "ok", False)] * 2 + [(32, "refused", True)]
-    closed_properly(folder / "denied.duckdb")
-    limit = ["--max-gpu-hours=0.00001", "--db=limited.duckdb"]
-    status, _, said = ended(start_trial(cluster, folder, *words, "1", *limit, "--", "sleep", "1"))
-    assert status == 3, said
-    assert "the runs took 0.000" in said
-    assert "GPU-hours, and the next run takes about 0.000" in said
-    assert ask(folder / "limited.duckdb", "SELECT run, status FROM trial_runs") == [(1, "ok")]
-    (folder / "go").unlink()
-    popen = start_trial(cluster, folder, *words, "1", "--db=run.duckdb", "--", "bash", "-c", UNTIL_GO)
-    wait_until((folder / "waits").exists, "the start of a run that waits")
-    popen.send_signal(signal.SIGINT)
-    status, _, said = ended(popen)
-    assert status == 130, said
-    assert "the trial was interrupted, and its job has ended." in said
-    assert ask(folder / "run.duckdb", "SELECT run, status FROM trial_runs") == [(1, "interrupted")]
     nothing_is_left(cluster)
 
 
@@ -176,22 +148,17 @@ def test_steps_with_too_few_cpus_fail_with_slurm_s_reason(cluster: Cluster, fold
     nothing_is_left(cluster)
 
 
-def test_run_that_loses_its_node_is_kept_and_the_next_one_follows(cluster: Cluster, folder: Path) -> None:
-    words = ["--submit", "--node-counts=1", "--gpus-per-node=1", "--repeat=1", "--salloc=-w gpu02"]
-    popen = start_trial(cluster, folder, *words, "--db=run.duckdb", "--", "bash", "-c", UNTIL_GO)
-    wait_until((folder / "waits").exists, "the start of the warm-up run")
-    (folder / "go").touch()
+def test_trial_whose_job_loses_its_node_ends_and_keeps_the_run(cluster: Cluster, folder: Path) -> None:
+    words = ["--node-counts=1", "--gpus-per-node=1", "--repeat=1", "--db=run.duckdb"]
     state = ["scontrol", "update", "nodename=gpu02"]
-    cluster.run([*state, "state=down", "reason=test"])
-    ended_runs = ["squeue", "--noheader", "--states=RUNNING", "--format=%i"]
-    wait_until(lambda: not cluster.run(ended_runs).stdout, "the end of the job")
+    with allocated(cluster, "-N1 -w gpu02") as job:
+        popen = start_trial(cluster, folder, f"--job={job}", *words, "--", "bash", "-c", UNTIL_GO)
+        wait_until((folder / "waits").exists, "the start of the warm-up run")
+        cluster.run([*state, "state=down", "reason=test"])
+        status, _, said = ended(popen)
     cluster.run([*state, "state=resume"], check=False)  # its slurmd may have been quicker
-    status, _, said = ended(popen)
-    assert status == 1, said
+    assert status == 3, said
     # srun prints "Node failure on gpu02" or "STEP … CANCELLED … DUE TO NODE FAILURE": what it learns first.
-    runs = "SELECT warm_up, status, contains(lower(reason), 'node failure') FROM trial_runs ORDER BY run"
-    assert ask(folder / "run.duckdb", runs) == [
-        (True, "failed", True),
-        (False, "ok", False),
-    ]
+    runs = "SELECT warm_up, status, contains(lower(reason), 'node failure') FROM trial_runs"
+    assert ask(folder / "run.duckdb", runs) == [(True, "failed", True)]
     nothing_is_left(cluster)

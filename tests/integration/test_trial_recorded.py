@@ -11,17 +11,34 @@ from typing import Any
 import duckdb
 import pytest
 
+from gswarm_agent.frame import INFO
 from gswarm_tui.cli import main
 from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN
 from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.store.sql.schema import EVENTS
+from gswarm_tui.store.transfer.importing import importing
 from gswarm_tui.trials.outcome import FAILED, OK, RunOutcome
 from gswarm_tui.trials.plan import Placement, TrialPlan, ordered_runs
-from gswarm_tui.trials.recorded import RecordedTrial, add_event, load_trials
+from gswarm_tui.trials.recorded import RecordedTrial, load_trials
 from gswarm_tui.trials.running import plan_texts
 
 RUNS = ordered_runs([Placement(1, 2), Placement(2, 2)], 2, "3")
 PLAN = TrialPlan("abc", ("python", "train.py", "--api-key", "sk-1234567890"), RUNS, throughput_mark='a "b/~')
 T0 = 1_700_000_000
+
+
+def add_event(path: Path, kind: str, text: str, detail: str) -> None:
+    """Add an event of a trial to a file; a new file is made."""
+    with importing(path) as target:
+        row = {
+            "ts": T0 * 1_000_000,
+            "recording_id": target.next_free("recording_id") - 1 or None,
+            "kind": kind,
+            "severity": INFO,
+            "message": text,
+            "detail": detail,
+        }
+        target.add(EVENTS, {name: [value] for name, value in row.items()})
 
 
 def add_session(path: Path, number: int, name: str, start: float, end: float) -> None:

@@ -14,8 +14,6 @@ from gswarm_tui.trials.outcome import (
     OK,
     TIMEOUT,
     RunOutcome,
-    StoppedTrialError,
-    check_gpu_hours,
     expected_cost,
     expected_s,
 )
@@ -91,7 +89,7 @@ def test_too_many_runs_are_refused() -> None:
 def test_plans_and_outcomes_survive_their_json() -> None:
     original = TrialPlan(
         "abc", ("a", "b c", ""), ordered_runs([Placement(1, 2), Placement(2, 1, SPREAD)], 2, "5"),
-        timeout_s=1.5, salloc=("--partition=x",), ntasks_per_node=1,
+        timeout_s=1.5, ntasks_per_node=1,
     )  # fmt: skip
     assert TrialPlan.from_json(original.to_json()) == original
     largest = [Placement(10_000, 64, SPREAD) for _ in range(499)]
@@ -111,19 +109,6 @@ def test_cost_is_expected_from_ended_runs() -> None:
     assert expected_s(four, [warm_up, done(two, 60)]) == 100, "the longest so far"
     assert expected_s(two, [warm_up, done(two, 60)]) == 60
     assert expected_s(two, [warm_up, done(two, 5, FAILED)]) == 100, "a failed run says nothing"
-
-
-def test_no_run_starts_that_would_exceed_the_gpu_hours() -> None:
-    runs = ordered_runs([Placement(1, 4), Placement(2, 4)], 1, seed="1")
-    limited = plan(runs, max_gpu_hours=1.0)
-    two = next(run for run in runs if run.placement.nodes == 2)
-    check_gpu_hours(limited, (), runs[0])
-    check_gpu_hours(plan(runs), [done(runs[0], 1e6)], two)
-    check_gpu_hours(limited, [done(runs[0], 200)], two)
-    with pytest.raises(
-        StoppedTrialError, match=r"the runs took 0.444 GPU-hours, and the next run takes about 0.889; --max"
-    ):
-        check_gpu_hours(limited, [done(runs[0], 400)], two)
 
 
 def test_runs_without_an_outcome_are_left() -> None:
@@ -190,12 +175,6 @@ def test_throughput_is_read_from_the_output_of_a_run(
         (["--throughput=(", "--", "x"], '--throughput: "(" isn\'t a regular expression: '),
         (["--node-counts=1,x", "--", "x"], '--node-counts: "x" isn\'t a number from 1 to 10,000.'),
         (["--placements=wide", "--", "x"], '--placements: "wide" is neither packed nor spread.'),
-        (["--max-gpu-hours=few", "--", "x"], "--max-gpu-hours: invalid float value: 'few'."),
-        (
-            ["--partition=a", "--", "x"],
-            "--partition is for the allocations of --submit; remove it, or add --",
-        ),
-        (["--submit", "--", "x"], "--submit needs --node-counts and --gpus-per-node, as there is no job yet"),
         (["--results", "--", "x"], "--results runs nothing; remove -- and the command after it."),
         (["--placements=", "--", "x"], '--placements: "" is neither packed nor spread.'),
         (["--results", "--plot=a.txt"], '--plot: "a.txt" ends in none of .pdf, .png and .svg.'),
