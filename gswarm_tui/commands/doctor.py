@@ -25,52 +25,44 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     from gswarm_tui.run import log_file
 
     log_file.begin()
-    report = _examine(options, environ, chosen.timeout, counters_only=chosen.counters)
+    report = _examine(options, environ, chosen.timeout)
     if report is None:
         return INTERRUPTED
     if chosen.json:
         print(json.dumps(report.as_json(), indent=2, ensure_ascii=sys.stdout.isatty(), allow_nan=False))
     else:
-        _print(report, counters_only=chosen.counters)
-    if chosen.counters:
-        return 0 if report.nodes and all(node.may_count for node in report.nodes) else 1
+        _print(report)
     return 1 if report.to_fix else 0
 
 
-def _examine(
-    options: Options, environ: Mapping[str, str], limit_s: float, *, counters_only: bool
-) -> DoctorReport | None:
+def _examine(options: Options, environ: Mapping[str, str], limit_s: float) -> DoctorReport | None:
     from gswarm_tui.doctor.local import check_here
     from gswarm_tui.run import event_loop
     from gswarm_tui.run.doctor import examine
     from gswarm_tui.run.plan import NoNodesError, resolve_nodes
 
+    here = check_here(environ, Path())
     try:
         plan = resolve_nodes(options, environ)
     except NoNodesError as error:
-        here = check_here(environ, Path())
         here = dataclasses.replace(here, notes=(*here.notes, f"only this machine was checked: {error}"))
         return DoctorReport("", here, (), checks(here, ()))
-    here = check_here(environ, Path())
-    nodes = event_loop.run(examine(options, plan, limit_s, counters_only=counters_only))
+    nodes = event_loop.run(examine(options, plan, limit_s))
     if nodes is None:
         return None
-    if counters_only and plan.counters_refusal:
-        here = dataclasses.replace(here, notes=(*here.notes, f"not measured: {plan.counters_refusal}."))
     return DoctorReport(plan.label, here, tuple(nodes), checks(here, nodes))
 
 
-def _print(report: DoctorReport, *, counters_only: bool) -> None:
+def _print(report: DoctorReport) -> None:
     from gswarm_tui.printing.table import show
 
-    if not counters_only:
-        for line in _here_lines(report.here):
-            print(printable(line))
+    for line in _here_lines(report.here):
+        print(printable(line))
+    print()
+    if report.nodes:
+        show(HEADS, same_units(map(_node_row, report.nodes), frozenset({_FREE})), sys.stdout)
         print()
-        if report.nodes:
-            show(HEADS, same_units(map(_node_row, report.nodes), frozenset({_FREE})), sys.stdout)
-            print()
-    for line in (*_check_lines(report), report.counters_verdict if counters_only else report.verdict):
+    for line in (*_check_lines(report), report.verdict):
         print(printable(line))
 
 

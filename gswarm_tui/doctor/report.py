@@ -56,11 +56,6 @@ class NodeReport:
         """Whether its agent sends samples."""
         return not self.failed_step
 
-    @property
-    def may_count(self) -> bool:
-        """Whether this user may use the CPUs' counters, at least of own processes."""
-        return bool(self.cpu_counters) and not self.counter_obstacle
-
 
 @dataclass(frozen=True)
 class LocalReport:
@@ -108,16 +103,6 @@ class DoctorReport:
         what = plural(len(self.to_fix), "thing") if self.to_fix else "nothing"
         nodes = f"{ready:,} of {plural(len(self.nodes), 'node')} ready" if self.nodes else "no node checked"
         return f"{nodes}, {what} to fix."
-
-    @property
-    def counters_verdict(self) -> str:
-        """The last line of ``doctor --counters``."""
-        open_to_user = sum(node.may_count for node in self.nodes)
-        return (
-            f"CPU counters are open to you on {open_to_user:,} of {plural(len(self.nodes), 'node')}."
-            if self.nodes
-            else "no node checked."
-        )
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""

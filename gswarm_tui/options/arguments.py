@@ -481,18 +481,12 @@ def _once_parser() -> Parser:
 def _doctor_parser() -> Parser:
     parser = Parser(
         "gswarm-tui doctor",
-        "[--counters] [--json] [options]",
+        "[--json] [options]",
         "Check this machine and each node: SSH, Python, agent, NVIDIA driver, hardware counters, clock, "
         "disk, and what differs from the other nodes. Prints what to fix. Installs and "
-        "records nothing. The exit status is 1 if something needs fixing; with --counters, if CPU "
-        "counters of a node are closed to you.",
+        "records nothing. The exit status is 1 if something needs fixing.",
     )
     add = parser.add_argument_group("output").add_argument
-    add(
-        "--counters",
-        action="store_true",
-        help="check only who may use hardware counters, without samples",
-    )
     add("--json", action="store_true", help="print the whole report as JSON")
     _add_nodes(parser, demo=False)
     add_connection(parser)

@@ -22,13 +22,8 @@ if TYPE_CHECKING:
 _HELLO_FIELDS = ("kernel", "cpu_model", "cpus", "memory_total_mib", "driver_version", "cuda_version")
 
 
-async def examine(
-    options: Options, plan: Plan, limit_s: float, *, counters_only: bool = False
-) -> list[NodeReport] | None:
-    """Return a report for each node, within ``limit_s`` for each of two steps; None after a signal.
-
-    With ``counters_only`` no samples are taken.
-    """
+async def examine(options: Options, plan: Plan, limit_s: float) -> list[NodeReport] | None:
+    """Return a report for each node, within ``limit_s`` for each of two steps; None after a signal."""
     launcher = build.build_launcher(options, plan, "")
     checks = [asyncio.create_task(_check(launcher, node, limit_s)) for node in plan.nodes]
 
@@ -47,7 +42,7 @@ async def examine(
         await asyncio.gather(*checks, return_exceptions=True)  # each ends its own process
         await launcher.close()
     reached = tuple(report.node for report in checked if report.ready)
-    if not reached or counters_only:
+    if not reached:
         return list(checked)
     from gswarm_tui.fleet.snapshot import node_objects
 
