@@ -23,15 +23,14 @@ _SERIES = ((PACKED, style.VALUES[0], "o"), (SPREAD, style.VALUES[1], "s"))
 _Value = Callable[[PlacementResult], float | None]
 
 
-def draw_trial(results: TrialResults, kind: str, *, inline: bool = False) -> bytes:
-    """Return the plot of a trial as a file of a kind: pdf, png or svg. ``inline`` leaves out the heading."""
+def draw_trial(results: TrialResults, kind: str) -> bytes:
+    """Return the plot of a trial as a file of a kind: pdf, png or svg."""
     with style.plot_style():
-        return figure_bytes(_figure(results, inline=inline), kind, command_text(results))
+        return figure_bytes(_figure(results), kind, command_text(results))
 
 
-def _figure(results: TrialResults, *, inline: bool) -> Figure:
-    head = 0.05 if inline else _HEAD
-    height = head + _ABOVE + _PANEL + _FOOT
+def _figure(results: TrialResults) -> Figure:
+    height = _HEAD + _ABOVE + _PANEL + _FOOT
     figure = Figure(figsize=(WIDTH, height))
     width = (WIDTH - _LEFT - _RIGHT - _BETWEEN) / 2
     for at, draw in enumerate((_draw_speed_up, _draw_efficiency)):
@@ -39,8 +38,7 @@ def _figure(results: TrialResults, *, inline: bool) -> Figure:
         axes = figure.add_axes((left / WIDTH, _FOOT / height, width / WIDTH, _PANEL / height))
         draw(axes, results)
         _across(axes, results)
-    if not inline:
-        _heading(figure, results, height)
+    _heading(figure, results, height)
     return figure
 
 

@@ -42,8 +42,6 @@ from gswarm_tui.plotting.annotations import MOST_EVENTS as MOST_EVENTS_READ
 from gswarm_tui.plotting.timescale import moment, zone_name
 from gswarm_tui.reporting.report_data import ReportData
 from gswarm_tui.slurm import hosts
-from gswarm_tui.trials.result_text import command_text, notes, scaling_table, sentence, usage_table
-from gswarm_tui.trials.results import TrialResults
 
 MOST = SimpleNamespace(read=MOST_EVENTS_READ, open=64, events=200, marks=200, processes=20)
 """Most rows of each table, which says how many are missing; more than ``open`` GPUs are collapsed."""
@@ -66,7 +64,6 @@ class Report:
     period: Period
     facts: ReportData
     plots: Sequence[tuple[Markup, str]]
-    trial_plot: tuple[Markup, str] | None
     path: Path
     running: bool
     made_at: datetime
@@ -95,7 +92,6 @@ class Report:
             zone=zone_name(self.period.started_at, self.zone),
             hosts=hosts.fold(dict.fromkeys(str(row["node"]) for row in facts.nodes)),
             alone=self._profiles_alone,
-            trial=facts.trial if isinstance(facts.trial, str) else facts.trial and _trial(facts.trial),
             outliers=outliers(summary.gpus),
             partial=[
                 (one.node, share(one.coverage), duration(one.covered_s), f"{one.frames:,}")
@@ -219,15 +215,6 @@ class Report:
 def _finalized(value: object) -> object:
     """Return a value of the template as text without control characters; HTML stays as it is."""
     return value if isinstance(value, Markup) else printable(str(value))
-
-
-def _trial(results: TrialResults) -> dict[str, Any]:
-    return {
-        "command": command_text(results),
-        "sentence": sentence(results),
-        "tables": (scaling_table(results), usage_table(results)),
-        "notes": notes(results),
-    }
 
 
 def _grouped(classes: str, rows: Iterable[tuple[str, tuple[str, ...]]]) -> list[list[Cell]]:

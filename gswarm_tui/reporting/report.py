@@ -14,11 +14,9 @@ from gswarm_tui.plotting.annotations import value_names
 from gswarm_tui.plotting.figure import draw, reading_hint
 from gswarm_tui.plotting.metric_choice import MetricChoice, metric_named
 from gswarm_tui.plotting.plot_data import NothingMeasuredError, PlotData, load_plot_data
-from gswarm_tui.plotting.trial_plot import draw_trial
 from gswarm_tui.reporting.page import Report
 from gswarm_tui.reporting.report_data import load_report_data
 from gswarm_tui.store.querying.results import QuerySource
-from gswarm_tui.trials.results import TrialResults
 
 MAX_BINS = 600
 """Bins of a plot: enough for the width of a page, few enough for a small file."""
@@ -49,15 +47,10 @@ def build_report(
         plots = []
     else:
         plots = _plots(data, zone)
-    trial_plot = None
-    if isinstance(facts.trial, TrialResults):
-        caption = "Speed-up and efficiency of the trial's placements."
-        trial_plot = _inlined(draw_trial(facts.trial, "svg", inline=True), caption), caption
     return Report(
         period=period,
         facts=facts,
         plots=plots,
-        trial_plot=trial_plot,
         path=source.path,
         running=source.running and period.ended_at is None,
         made_at=made_at,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC
 from typing import Any
 
 from gswarm_agent.frame import INFO
@@ -15,10 +14,6 @@ from gswarm_tui.plotting.annotations import MOST_EVENTS
 from gswarm_tui.store.figures.definitions import MINE
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.first_events import first_events
-from gswarm_tui.trials.figures import measure
-from gswarm_tui.trials.plan import TrialError
-from gswarm_tui.trials.recorded import load_trials
-from gswarm_tui.trials.results import TrialResults, trial_results
 
 Row = dict[str, Any]
 
@@ -28,8 +23,7 @@ class ReportData:
     """Rows by column name: the recording, its nodes, incidents, other events, marks.
 
     Not all events were read if ``more_events``. ``profiled`` describes the profiles of the time, empty
-    without any, and ``kernels`` are their longest. ``trial`` is the trial that the period belongs to, or the
-    newest one in it; a sentence if it can't be read.
+    without any, and ``kernels`` are their longest.
     """
 
     recording: Row
@@ -42,7 +36,6 @@ class ReportData:
     more_events: bool
     profiled: str
     kernels: TextTable
-    trial: TrialResults | str | None
 
 
 _NODES = f"""
@@ -76,18 +69,4 @@ def load_report_data(source: QuerySource, period: Period) -> ReportData:
         more_events=len(rows) == MOST_EVENTS,
         profiled=profile_line(source, period),
         kernels=longest_kernels(source, period),
-        trial=_trial(source, period),
     )
-
-
-def _trial(source: QuerySource, period: Period) -> TrialResults | str | None:
-    """Return the results of the newest trial with a run that overlaps the period."""
-    begin, end = (at.replace(tzinfo=UTC).timestamp() for at in (period.started_at, period.until))
-    try:
-        trials = load_trials(source)
-    except TrialError as error:
-        return str(error)
-    for trial in reversed(trials):
-        if any(one.started_at < end and one.started_at + one.wall_s > begin for one in trial.outcomes):
-            return trial_results(trial.plan, measure(source, trial.outcomes))
-    return None

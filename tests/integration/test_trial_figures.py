@@ -11,7 +11,6 @@ import pytest
 from gswarm_agent.frame import INFO, ProcessSample, Row
 from gswarm_tui.analysis.periods import find_period
 from gswarm_tui.analysis.summary_data import summarize
-from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import (
     Event,
     EventLogged,
@@ -26,7 +25,6 @@ from gswarm_tui.trials.plan import Placement, TrialPlan, TrialRun
 from gswarm_tui.trials.progress import load_progress, progress_lines
 from gswarm_tui.trials.recorded import load_trials
 from gswarm_tui.trials.results import CPU, DISKS, NETWORK, SLOWEST, UNKNOWN, RunFigures
-from tests.integration.test_report import HOSTILE, Page
 from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, process_row, record
 
 QUIET = host_row(net_rx_mb_s=0.1, net_tx_mb_s=0.1, cpu_iowait_pct=0, cpu_busiest_pct=50)
@@ -157,19 +155,6 @@ def test_bytes_of_a_gpu_that_did_not_answer_for_a_while_are_complete(tmp_path: P
     events = [arrived(seq, row, node="n1", host=QUIET) for seq, row in enumerate(rows, 1)]
     found = figures_of(tmp_path / "run.duckdb", events, Placement(1, 2), ("n1",), each=2)
     assert found.nvlink_mb == pytest.approx(2 * 100 * 10)
-
-
-def test_report_of_a_run_shows_its_trial_and_escapes_the_command(tmp_path: Path) -> None:
-    path = tmp_path / "run.duckdb"
-    figures_of(path, frames("n1", 11, (BUSY,)), Placement(1, 1), ("n1",), each=1, command=HOSTILE)
-    assert main(["report", "trial-1x1-1", "--db", str(path), "-o", str(tmp_path / "run.html")]) == 0
-    page = Page((tmp_path / "run.html").read_text())
-    assert ("h2", "Trial") in page.texts
-    assert any(HOSTILE.split(">")[1][:8] in text for _, text in page.texts)
-    assert not any(name == "script" for name, _ in page.elements)
-    scaling, usage = page.tables[:2]
-    assert scaling[1][:3] == ["1", "1", "10 s"]
-    assert dict(zip(usage[0], usage[1], strict=True))["balance"] == "100 %"
 
 
 def test_progress_of_a_finished_trial_has_its_results(tmp_path: Path) -> None:

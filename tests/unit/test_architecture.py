@@ -126,7 +126,6 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.plotting",
         "gswarm_tui.slurm",
         "gswarm_tui.store",
-        "gswarm_tui.trials",
     },
     "gswarm_tui.exchange": {
         "gswarm_tui.analysis",
