@@ -395,7 +395,7 @@ class Headless:
 
     def submit(self, events: Sequence[Event]) -> None:
         """Print errors among the events, each kind at most once in ``NOTICE_EVERY_S``."""
-        from gswarm_agent.frame import ERROR
+        from gswarm_agent.frame import ERROR, gpu_label
         from gswarm_tui.fleet.events import EventLogged
 
         for event in events:
@@ -403,7 +403,8 @@ class Headless:
                 continue
             if event.at - self._printed_at.get(event.kind, -NOTICE_EVERY_S) >= NOTICE_EVERY_S:
                 self._printed_at[event.kind] = event.at
-                print_notice(f"{event.node}: {event.message}" if event.node else event.message)
+                where = event.node if event.gpu is None else f"{event.node}:{gpu_label(event.gpu)}"
+                print_notice(f"{where}: {event.message}" if where else event.message)
 
 
 def written_line(status: RecorderStatus, sessions: int) -> str:
