@@ -207,7 +207,9 @@ class GpuScreen(ViewerScreen):
         if processes.display and node.hello is not None:
             mine = [p for p in node.processes if p.gpu == self.gpu]
             old = node.standing(now) is not Standing.LIVE
-            processes.empty = no_processes(node, "no process on this GPU")
+            divided = node.facts[self.gpu].index in {fact.parent_index for fact in node.facts}
+            words = "its MIG instances list their processes" if divided else "no process on this GPU"
+            processes.empty = no_processes(node, words)
             rows = process_rows(node.hello, mine, old=old)
             processes.show_columns(PROCESS_TABLE_COLUMNS, rows)
         self.query_one(ViewBar).show_hint(self._trends.span_label if plots.display else "")

@@ -97,6 +97,7 @@ _ADVICE = {
     "IGNORE": "nothing to do",
     "CHECK_APP/CUDA": "check the program",
     "INVESTIGATE_SW": "check driver and firmware",
+    "INVESTIGATE_SW_USER": "check the user's software",
     "INVESTIGATE_LINK_SI": "check the link's signals",
     "SYMPATHETIC_REPORT_SOLO": "report it if no other XID came",
     "WORKFLOW_XID_13": "run compute-sanitizer",
@@ -105,6 +106,7 @@ _ADVICE = {
     "WORKFLOW_NVLINK5_ERR": "follow NVIDIA's workflow for NVLink 5 errors",
     "WORKFLOW_XID_45": "follow the other XID; if there is none, restart the fabric manager",
     "WORKFLOW_XID_48": "reset the GPU; with XID 63 or 64 drain the node first",
+    "XID_137_FLOW": "follow NVIDIA's workflow for XID 137",
     "XID_154": "see recovery_action",
 }
 
