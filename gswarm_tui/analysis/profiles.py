@@ -28,9 +28,8 @@ WHERE started_at IS NOT NULL AND ended_at IS NOT NULL
 ORDER BY started_at, profile_id LIMIT 1000
 """
 _MESSAGES = "SELECT unnest(TRY_CAST(messages AS VARCHAR[])) FROM profiles WHERE profile_id = ?"
-_DEVICES = f"""
-SELECT gpu_id, gpu_index, device, no_kernel_pct FROM ({profile_views.GPUS})
-WHERE profile_id = ? ORDER BY device
+_NO_KERNEL = f"""
+SELECT no_kernel_pct FROM ({profile_views.GPUS}) WHERE profile_id = ? AND no_kernel_pct IS NOT NULL
 """  # noqa: S608 (own names)
 _MEMORY = f"""
 SELECT t.total_ns, t.time_pct, t.calls, t.avg_ns, s.total_mb, s.avg_mb, coalesce(t.name, '')
@@ -125,21 +124,11 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class ProfiledDevice:
-    """A GPU of a profile: ID and index in the recording, CUDA device, share of time without a kernel."""
-
-    gpu_id: int | None
-    gpu_index: int | None
-    device: int
-    no_kernel_pct: float | None
-
-
-@dataclass(frozen=True)
 class ProfileDetails:
-    """A profile's tables by the name of their view, and its GPUs."""
+    """A profile's tables by the name of their view, and each GPU's share of time without a kernel."""
 
     tables: dict[str, TextTable]
-    devices: list[ProfiledDevice]
+    no_kernel_pct: list[float]
 
 
 def load_profiles(source: QuerySource) -> list[Profile]:
@@ -164,8 +153,7 @@ def profile_details(source: QuerySource, profile: Profile) -> ProfileDetails:
         "ranks": rank_table(source, profile),
     }
     tables["messages"] = message_table(source, profile)
-    devices = [ProfiledDevice(**row) for row in source.query(_DEVICES, number).dicts()]
-    return ProfileDetails(tables, devices)
+    return ProfileDetails(tables, [share for (share,) in source.query(_NO_KERNEL, number).rows()])
 
 
 def message_table(source: QuerySource, profile: Profile) -> TextTable:

@@ -18,7 +18,7 @@ FLEET, NODE, GPU, SESSIONS, EVENTS = "fleet", "node", "gpu", "sessions", "events
 SQL, SESSION, COMPARISON, WORST, PROFILE = "sql", "session", "comparison", "worst GPUs", "profile"
 TRACE, TRIAL = "trace", "trial"
 SCREENS = (FLEET, NODE, GPU, WORST, SESSIONS, EVENTS, SQL, SESSION, COMPARISON, PROFILE, TRACE, TRIAL)
-_WITH_WIDE_TABLE = (WORST, EVENTS, SQL, SESSIONS, SESSION, COMPARISON, TRIAL)
+_WITH_WIDE_TABLE = (WORST, EVENTS, SQL, SESSIONS, SESSION, COMPARISON, PROFILE, TRIAL)
 _ABOVE_FLEET = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE, TRACE, TRIAL)
 ENTER = "⏎"
 _QUIT = ("ctrl+q", "ctrl+c")
@@ -133,8 +133,6 @@ ACTIONS: tuple[Action, ...] = (
     Action("move('right')", ("right", "l"), "Show next GPU", MOVING, (GPU,), 58, "GPU", "← →"),
     Action("move('left')", ("left", "h"), "Show previous metric", VIEWING, (NODE,)),
     Action("move('right')", ("right", "l"), "Show next metric", VIEWING, (NODE,), 58, "metric", "← →"),
-    Action("move('left')", ("left", "h"), "Scroll left; earlier time", MOVING, (PROFILE,), palette=False),
-    Action("move('right')", ("right", "l"), "Scroll right; later time", MOVING, (PROFILE,), palette=False),
     *_moves("left", ("left", "h"), "Scroll left", _WITH_WIDE_TABLE),
     *_moves("right", ("right", "l"), "Scroll right", _WITH_WIDE_TABLE),
     Action("next_match", ("n",), "Go to next match or problem", MOVING, (FLEET,), words="lost down dead"),
@@ -175,9 +173,6 @@ ACTIONS: tuple[Action, ...] = (
            56, "view"),
     Action("step_view(-1)", ("shift+tab",), "Show previous view", VIEWING,
            (NODE, GPU, SESSION, PROFILE, TRACE, TRIAL)),
-    Action("zoom_time(1)", ("z",), "Zoom into timeline", VIEWING, (PROFILE,), 57, "zoom", "z Z"),
-    Action("zoom_time(-1)", ("Z",), "Zoom out of timeline", VIEWING, (PROFILE,)),
-    Action("step_gpu", ("d",), "Show next GPU", VIEWING, (PROFILE,), 58, "GPU", words="device timeline"),
     Action("step_span", ("z",), "Change plotted time", VIEWING, (NODE, GPU), 57, "time", words="range zoom"),
     Action("filter", ("slash",), "Filter events by text", VIEWING, (EVENTS,), 50, "filter", words="search"),
     Action("severity", ("v",), "Filter events by severity", VIEWING, (EVENTS,), 55, "severity"),

@@ -1,4 +1,4 @@
-"""Profiles on the screen: listed with the sessions, as tables by name, across ranks, and as a timeline."""
+"""Profiles on the screen: listed with the sessions, as tables by name, and across ranks."""
 
 from __future__ import annotations
 
@@ -90,10 +90,6 @@ async def test_a_profile_is_listed_with_the_sessions_and_opens_its_kernels(
         await pilot.press("end", "enter")
         await computed(app, pilot)
         matches_picture(app, f"profile-kernels-{name}")
-        await pilot.press("shift+tab")
-        await shows(app, pilot, "power")
-        await computed(app, pilot)
-        matches_picture(app, f"profile-timeline-{name}")
 
 
 async def test_views_of_a_profile_have_calls_copies_and_the_ranks_side_by_side(app: GswarmApp) -> None:
@@ -118,21 +114,6 @@ async def test_views_of_a_profile_have_calls_copies_and_the_ranks_side_by_side(a
         await pilot.press("tab")
         await pilot.pause()
         assert "Events in run.py were lost." in screen_text(app)
-
-
-async def test_the_timeline_is_zoomed_and_moved_by_keys(app: GswarmApp) -> None:
-    async with app.run_test(size=(120, 40)) as pilot:
-        await open_profile(app, pilot)
-        await pilot.press("z")
-        await shows(app, pilot, "GPU 3, 5 s of 10 s")
-        await pilot.press("z", "right")
-        await shows(app, pilot, "GPU 3, 2.50 s of 10 s")
-        await computed(app, pilot)
-        assert "╵4.50 s" in line_with(app, "╵")
-        assert "util" in screen_text(app)
-        await pilot.press("Z", "Z", "Z")
-        await shows(app, pilot, "GPU 3, 10 s of 10 s")
-        assert "z Z zoom  d GPU" in screen_text(app)
 
 
 async def test_a_profile_of_nsight_compute_shows_its_launches(tmp_path: Path) -> None:

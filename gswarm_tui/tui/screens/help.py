@@ -97,7 +97,6 @@ WORDS: dict[str, Entries] = {
         ("total, share", "time of all calls of this name; share in the total of the view"),
         ("no kernel", "share of the capture in which no kernel of the profile ran on the GPU"),
         ("difference", "longest minus shortest time of the kernel on a rank; ratio of the two"),
-        ("kernels 98 %", "share of the time shown in which a kernel ran on the GPU"),
     ),
     TRACE: (
         ("compute", "time in which compute kernels ran"),
@@ -148,8 +147,6 @@ _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("▁▄█", "curve or bar up to the end of the scale; no samples leave a gap", _WITH_NODES),
     ("┊ ◆", "mark in a plot", _WITH_NODES),
     ("╵−5 min", "how long before now, or before the time shown, at the position of the sign", _WITH_NODES),
-    ("▁▄█", "share of the time in which something ran; value of a sample", (PROFILE,)),
-    ("╵1.55 s", "time since the start of the capture, at the position of the sign", (PROFILE,)),
     ("━", "part of the trial's runs that has ended", (TRIAL,)),
     ("▸", "row under the cursor", (FLEET, *_WITH_TABLES)),
     ("▄ █", "scroll bar at the right edge: more rows above or below", _WITH_TABLES),

@@ -30,7 +30,7 @@ class TablesScreen(ComputedScreen[ProfileDetails]):
         self._profile = profile
 
     def compose_body(self) -> ComposeResult:
-        """Views, timeline, table, the name under the cursor."""
+        """Views, table, the name under the cursor."""
         yield from super().compose_body()
         yield Bar(id="cut")
 
@@ -47,7 +47,7 @@ class TablesScreen(ComputedScreen[ProfileDetails]):
         ]
 
     def draw_result(self, result: ProfileDetails, above: Canvas, table: TableView, below: Canvas) -> None:
-        """Draw the table of the view; a subclass may draw something above it."""
+        """Draw the table of the view."""
         above.display = False
         table.empty = self.EMPTY[self.view]
         show_table(table, result.tables[self.view])
