@@ -13,7 +13,7 @@ from functools import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Optional, Set, Tuple
+    from typing import Dict, List, Optional, Set, Tuple
 
 
 def read_file(path: str) -> bytes:
@@ -82,16 +82,10 @@ def parse_stat(text: bytes) -> Tuple[CpuTimes, CoreTimes]:
     everything = CpuTimes(user + nice, system + irq + softirq, iowait, idle, sum(ticks[:_TICKS]))
     # A node has hundreds of cores and this runs each tick: one list of all numbers, taken apart by columns.
     width = 1 + len(ticks)
-    try:
-        numbers = [int(field) for field in rest.replace(b"cpu", b"").split()]
-    except ValueError:
-        # A bad line of one core leaves only the busiest core unknown: the sum has a line of its own.
-        return everything, CoreTimes([], [])
+    numbers = [int(field) for field in rest.replace(b"cpu", b"").split()]
     columns = [numbers[column::width] for column in range(1 + _TICKS)]
     total = [sum(core) for core in zip(*columns[1:])]
     busy = [t - i - w for t, i, w in zip(total, columns[4], columns[5])]
-    if len(numbers) != width * len(total):
-        return everything, CoreTimes([], [])
     return everything, CoreTimes(busy, total)
 
 
@@ -126,36 +120,17 @@ def parse_pressure(text: bytes) -> int:
 
 def parse_diskstats(text: bytes) -> Dict[str, Tuple[int, int]]:
     """Parse /proc/diskstats: bytes (read, written) by block device, partitions included."""
-
-    def device(line: bytes) -> Tuple[str, Tuple[int, int]]:
-        fields = line.split(None, 10)
-        return fields[2].decode(), (int(fields[5]) * SECTOR, int(fields[9]) * SECTOR)
-
-    return _counts(text.splitlines(), device)
+    devices = [line.split(None, 10) for line in text.splitlines()]
+    return {each[2].decode(): (int(each[5]) * SECTOR, int(each[9]) * SECTOR) for each in devices}
 
 
 def parse_net_dev(text: bytes) -> Dict[str, Tuple[int, int]]:
     """Parse /proc/net/dev: bytes (received, sent) by interface."""
-
-    def interface(line: bytes) -> Tuple[str, Tuple[int, int]]:
+    counts = {}
+    for line in text.splitlines()[2:]:
         name, _, columns = line.rpartition(b":")
         fields = columns.split(None, 9)
-        return name.strip().decode(), (int(fields[0]), int(fields[8]))
-
-    return _counts(text.splitlines()[2:], interface)
-
-
-def _counts(
-    lines: List[bytes], parse: Callable[[bytes], Tuple[str, Tuple[int, int]]]
-) -> Dict[str, Tuple[int, int]]:
-    """Return the counters of all lines but those of another form. Raises ValueError if all are."""
-    counts = {}
-    for line in lines:
-        with suppress(ValueError, IndexError):
-            name, pair = parse(line)
-            counts[name] = pair
-    if lines and not counts:
-        raise ValueError("no line has the expected form")
+        counts[name.strip().decode()] = int(fields[0]), int(fields[8])
     return counts
 
 
