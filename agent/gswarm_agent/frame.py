@@ -224,10 +224,8 @@ NOTE_KINDS = frozenset(
     (
         "clock",
         "counters",
-        "ecc",
         "gpu_back",
         "gpu_lost",
-        "health",
         "late",
         "mark",
         "measured",
