@@ -223,7 +223,7 @@ LINES: dict[str, int] = {
     "gswarm_agent": 5_050,
     "gswarm_agent.probes": 4_950,
     "gswarm_tui": 180,
-    "gswarm_tui.analysis": 1_600,
+    "gswarm_tui.analysis": 1_450,
     "gswarm_tui.commands": 3_000,
     "gswarm_tui.common": 900,
     "gswarm_tui.control": 2_375,
@@ -240,11 +240,11 @@ LINES: dict[str, int] = {
     "gswarm_tui.reporting": 425,
     "gswarm_tui.run": 2_875,
     "gswarm_tui.schedulers": 150,
-    "gswarm_tui.server": 2_325,
+    "gswarm_tui.server": 2_275,
     "gswarm_tui.slurm": 450,
-    "gswarm_tui.store": 7_325,
+    "gswarm_tui.store": 7_300,
     "gswarm_tui.trials": 1_400,
-    "gswarm_tui.tui": 9_225,
+    "gswarm_tui.tui": 8_950,
 }
 
 
