@@ -439,8 +439,8 @@ MOUNT_METRICS: Tuple[Metric, ...] = (
              "Files that users can still create; NULL where the file system has no limit"),
     *(
         _of_host(f"{way}_ms", "ms", "FLOAT",
-                 f"/proc/self/mountstats {way.upper()} of NFS; llite/*/stats {way} of Lustre",
-                 f"Mean time of a {way} since the previous reading, of NFS and Lustre; else NULL", RATE)
+                 f"/proc/self/mountstats {way.upper()}",
+                 f"Mean time of a {way} since the previous reading; NULL but for NFS", RATE)
         for way in ("read", "write")
     ),
 )
