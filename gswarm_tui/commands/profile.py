@@ -12,7 +12,7 @@ from pathlib import Path
 from gswarm_tui.commands.recording_choice import SUFFIX
 from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.control.client import Head, running_heads
-from gswarm_tui.control.intents import IntentError, RecorderError, StartProfile, StopSession
+from gswarm_tui.control.intents import IntentError, LogEvent, RecorderError, StartSession, StopSession
 from gswarm_tui.fleet.session_texts import MAX_NAME, MAX_NOTE
 from gswarm_tui.options.profile_options import ProfileOptions, parse_profile
 from gswarm_tui.printing.progress import Progress
@@ -134,7 +134,8 @@ class _Sessions:
             if head.path is None or not (head.of_job(job.label) or set(head.nodes) & set(job.nodes)):
                 continue
             try:
-                session = head.carry_out(StartProfile(name, message[:MAX_NOTE]))
+                session = head.carry_out(StartSession(name, note=message[:MAX_NOTE]))
+                head.carry_out(LogEvent("profile", message[:MAX_NOTE]))
             except (RecorderError, IntentError) as error:
                 print_notice(f"no session in {head.path}: {error}.")
             else:

@@ -25,7 +25,7 @@ from gswarm_tui.commands.trial_output import load_results, write_results
 from gswarm_tui.common.errors import print_notice
 from gswarm_tui.common.processes import own_command
 from gswarm_tui.common.quantities import duration, plural
-from gswarm_tui.control.intents import LogTrial
+from gswarm_tui.control.intents import LogEvent
 from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED
 from gswarm_tui.options.trial_options import parse_trial
 from gswarm_tui.printing import formats
@@ -175,7 +175,7 @@ def _drive(plan: TrialPlan, options: Namespace, environ: Mapping[str, str]) -> i
     async def drive() -> int:
         watching = asyncio.create_task(_end_with_parent(asyncio.current_task()))
         try:
-            await recorder.carry_out(LogTrial(TRIAL_PLANNED, *plan_texts(plan)))
+            await recorder.carry_out(LogEvent(TRIAL_PLANNED, *plan_texts(plan)))
             path = (await recorder.recording()).absolute()
             driver = TrialDriver(plan, recorder, path.with_name(f"{path.stem}-trial"))
             return 1 if await driver.run(_job(options, environ)) else 0

@@ -16,9 +16,8 @@ from gswarm_tui.control.intents import (
     Detach,
     Intent,
     IntentError,
-    LogTrial,
+    LogEvent,
     SetMark,
-    StartProfile,
     StartSession,
     StartTrace,
     StopRecording,
@@ -66,13 +65,9 @@ class Executor:
                 return self._change_session(intent)
             case SetMark():
                 return self._mark(intent)
-            case StartProfile():
-                session = self._start_session(StartSession(intent.name, note=intent.text))
-                self._hub.log("profile", intent.text)
-                return session
-            case LogTrial():
-                self._require_recording("the trial isn't recorded")
-                self._hub.log(intent.kind, intent.text, intent.detail)
+            case LogEvent():
+                self._require_recording("no event logged")
+                self._hub.log(intent.kind, intent.text, intent.detail or None)
                 return {}
             case ChangeInterval():
                 self._hub.set_interval(intent.interval_ms)

@@ -12,9 +12,8 @@ from typing import Any, ClassVar
 
 from gswarm_agent.mark import MarkError, Value, checked
 from gswarm_agent.metrics import ALL_GROUPS, MAX_INTERVAL_MS, MIN_INTERVAL_MS
-from gswarm_tui.common.errors import UserError, quote
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.session_texts import SessionNameError, check_name, check_note
-from gswarm_tui.fleet.trial_kinds import TRIAL_KINDS
 
 MAX_RANKS = 4096
 MAX_TIME = 1e11
@@ -124,33 +123,15 @@ class SetMark(Intent):
 
 
 @dataclass(frozen=True)
-class StartProfile(Intent):
-    """Start a session for the run of a profiler, and log the event that it slows its processes from now on.
+class LogEvent(Intent):
+    """Log an event of a trial or a profiler's run; ``detail`` is a JSON object, empty for none."""
 
-    ``name`` is the session's, ``text`` the event's: the command, its nodes, the profiler and its cost.
-    """
-
-    want = "start_profile"
-    name: str
-    text: str
-
-    def _check(self) -> None:
-        _check_name(self.name)
-        check_note(self.text)
-
-
-@dataclass(frozen=True)
-class LogTrial(Intent):
-    """Log an event of a trial; ``detail`` is the JSON object of its plan, or of one of its runs."""
-
-    want = "log_trial"
+    want = "log_event"
     kind: str
     text: str
-    detail: str
+    detail: str = ""
 
     def _check(self) -> None:
-        if self.kind not in TRIAL_KINDS:
-            raise IntentError(f"a trial has no event {quote(str(self.kind))}")
         check_note(self.text)
 
 

@@ -21,7 +21,7 @@ from gswarm_agent.redact import redact
 from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.common.quantities import duration, plural
 from gswarm_tui.control.client import Head, running_heads
-from gswarm_tui.control.intents import LogTrial, RecorderError, RefusedError, StartSession, StopSession
+from gswarm_tui.control.intents import LogEvent, RecorderError, RefusedError, StartSession, StopSession
 from gswarm_tui.fleet.session_texts import MAX_NOTE
 from gswarm_tui.fleet.trial_kinds import TRIAL_RUN
 from gswarm_tui.profiling.allocation import Allocation, find_job
@@ -160,7 +160,7 @@ class TrialDriver:
         return outcome
 
     async def _log(self, outcome: RunOutcome, text: str) -> None:
-        await self._recorder.carry_out(LogTrial(TRIAL_RUN, text[:MAX_NOTE], outcome.to_json()))
+        await self._recorder.carry_out(LogEvent(TRIAL_RUN, text[:MAX_NOTE], outcome.to_json()))
 
     def _words(self, run: TrialRun, nodes: Sequence[str], allocation: Allocation) -> list[str]:
         placement = run.placement
@@ -268,7 +268,7 @@ class TrialRecorder:
         assert path is not None  # noqa: S101 - it records
         return path
 
-    async def carry_out(self, intent: LogTrial | StartSession | StopSession) -> dict[str, Any]:
+    async def carry_out(self, intent: LogEvent | StartSession | StopSession) -> dict[str, Any]:
         """Send an intent and return its result. Raises TrialError, StoppedTrialError."""
         try:
             return await asyncio.to_thread(lambda: self._head().carry_out(intent))
