@@ -152,7 +152,7 @@ def _head(folder: Folder) -> Head:
             connection.settimeout(TIMEOUT_S)
             status = request(connection, {"want": "status"})
     except TimeoutError:
-        note, hangs = registry.note_of(folder.name), True
+        note, hangs = registry.read_note(f"{socket.gethostname()}-{folder.name}.json"), True
         status = {"pid": int(folder.name)} if note is None else note._asdict()
     path = status.get("path")
     return Head(

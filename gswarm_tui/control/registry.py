@@ -115,8 +115,8 @@ def leave_note(folder: str, path: Path, uid: str, job: str, nodes: Sequence[str]
     return None
 
 
-def _read_note(name: str) -> RecorderNote | None:
-    """Return a note; None if it is missing, or cut short."""
+def read_note(name: str) -> RecorderNote | None:
+    """Return the note of a recorder, host-process.json; None if it is missing, or cut short."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         found = json.loads(_NOTES.read(name))
         place = str(found["host"]), int(found["pid"])
@@ -126,14 +126,9 @@ def _read_note(name: str) -> RecorderNote | None:
     return None
 
 
-def note_of(folder: str) -> RecorderNote | None:
-    """Return the note of the recorder on this machine with this private folder; None without one."""
-    return _read_note(f"{socket.gethostname()}-{folder}.json")
-
-
 def remote_notes() -> list[RecorderNote]:
     """Return the notes of recorders on other machines that record."""
-    notes = [_read_note(file.name) for file in _NOTES.path.glob("*.json")]
+    notes = [read_note(file.name) for file in _NOTES.path.glob("*.json")]
     return [note for note in notes if note is not None and note.host != socket.gethostname()]
 
 

@@ -60,11 +60,6 @@ class ProcessChannel(Inbox, asyncio.SubprocessProtocol):
         """The child's process id."""
         return self._process.get_pid()
 
-    @property
-    def is_running(self) -> bool:
-        """Whether the child has not exited."""
-        return not self._exited.is_set()
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the pipes of the child, which runs now."""
         self._process = cast(asyncio.SubprocessTransport, transport)

@@ -278,7 +278,9 @@ class Link:
                 return
             if self._job_is_over() and not self.may_hold_frames():
                 self._publish_phase(Phase.LOST, failed.reason, failed.remedy)
-                await self._wait_for_another_job_end()
+                while self._job_is_over():  # until it ends later than was said
+                    self._job_changed.clear()
+                    await self._job_changed.wait()
                 continue
             delay_s = self._backoff.next(failed.retry)
             self._publish_phase(Phase.LOST, failed.reason, failed.remedy, self._clocks.wall() + delay_s)
@@ -286,11 +288,6 @@ class Link:
 
     def _job_is_over(self) -> bool:
         return self._job_ends is not None and self._clocks.wall() >= self._job_ends
-
-    async def _wait_for_another_job_end(self) -> None:
-        while self._job_is_over():
-            self._job_changed.clear()
-            await self._job_changed.wait()
 
     async def _connect_once(self) -> None:
         """Run one connection to its end. Returns after ``stop``, raises LaunchError when it is lost."""

@@ -28,7 +28,7 @@ from gswarm_tui.slurm import hosts
 if TYPE_CHECKING:
     from gswarm_tui.control.registry import Listening
     from gswarm_tui.control.server import ControlServer
-    from gswarm_tui.fleet.events import Event, RecorderStatus
+    from gswarm_tui.fleet.events import Event
     from gswarm_tui.run.http_server import Listener
     from gswarm_tui.run.interrupted import InterruptedRun
     from gswarm_tui.run.lifetime import RunResult
@@ -318,8 +318,10 @@ class Headless:
                 report["next"] = quit_summary.next_commands(recorder.path)
             from gswarm_tui.store.recording.files import has_log
 
-            sessions = len(self._hub.fleet.sessions.sessions)
-            report["lines"].append(written_line(ended.status, sessions))
+            sessions, status = len(self._hub.fleet.sessions.sessions), ended.status
+            named = f", {plural(sessions, 'session')}" if sessions else ""
+            written = f"{plural(status.rows, 'row')} in {status.file_bytes / 1e6:.1f} MB{named}"
+            report["lines"].append(printable(f"{status.path}: {written}"))
             if recorder.queried and has_log(recorder.path):
                 report["problems"].append(
                     f"a query could not be cancelled, so the newest samples are in {recorder.path}.wal; "
@@ -405,11 +407,3 @@ class Headless:
                 self._printed_at[event.kind] = event.at
                 where = event.node if event.gpu is None else f"{event.node}:{gpu_label(event.gpu)}"
                 print_notice(f"{where}: {event.message}" if where else event.message)
-
-
-def written_line(status: RecorderStatus, sessions: int) -> str:
-    """Return a line about a closed recording: file, rows, size, sessions."""
-    named = f", {plural(sessions, 'session')}" if sessions else ""
-    return printable(
-        f"{status.path}: {plural(status.rows, 'row')} in {status.file_bytes / 1e6:.1f} MB{named}"
-    )

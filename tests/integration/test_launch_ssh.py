@@ -296,12 +296,6 @@ async def test_ssh_that_hangs_is_ended_with_a_sentence(
     until(lambda: gone(int((tmp_path / "pid").read_text())))
 
 
-async def test_configuration_is_read_without_ssh(server: SshServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    async with launcher(server) as ssh:
-        assert await first_frame(ssh)
-
-
 @pytest.mark.parametrize("name", INVALID_NODE_NAMES)
 async def test_invalid_node_name_is_refused(name: str) -> None:
     error = await refused(SshLauncher(), name)

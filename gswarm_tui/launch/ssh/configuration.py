@@ -9,7 +9,6 @@ import asyncio
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,15 +30,10 @@ Printed = dict[str, list[str]]
 
 
 class SshConfiguration:
-    """Options of hosts, by ``ssh -G``. Answers are kept for the run.
+    """Options of hosts, by ``ssh -G``. Answers are kept for the run."""
 
-    Where there is no ``ssh``, asyncssh reads ``files``.
-    """
-
-    def __init__(self, config: str, files: Sequence[str]) -> None:
-        self._ssh = shutil.which("ssh")
+    def __init__(self, config: str) -> None:
         self._options = ["-F", config] if config else []
-        self._files = files
         self._calls = asyncio.Semaphore(_CALLS_AT_ONCE)
         self._answers: dict[object, asyncio.Task[Printed]] = {}
 
@@ -48,9 +42,6 @@ class SshConfiguration:
 
         Raises LaunchError, OSError, ValueError.
         """
-        if self._ssh is None:
-            # In a thread, because ``Match exec`` may run a slow command.
-            return await asyncio.to_thread(read_options, host, self._files, user, port), ""
         login = [*(("-l", user) if user else ()), *(("-p", str(port)) if port else ())]
         asked = [
             self._ask((user, port, host), *self._options, *login, host),
@@ -80,7 +71,7 @@ class SshConfiguration:
         """Return what ``ssh -G`` prints; a failed call isn't kept. Raises LaunchError."""
         command = f"ssh -G {shlex.join(words)}"
         async with self._calls:
-            output, why = await _output([self._ssh or "", "-TG", *words])
+            output, why = await _output(["ssh", "-TG", *words])
         if not output:
             self._answers.pop(key, None)
             if why is None:
