@@ -24,8 +24,6 @@ BEHIND_BYTES = 4 * 1024 * 1024
 """A viewer that has more than this to read is sent nothing until it has read all."""
 HISTORY_BYTES = 1024 * 1024
 """About as much history is sent at once."""
-RECENT_S = 300.0
-"""The last minutes, which the first screen shows, are sent of all nodes before older history."""
 END_S = 1.0
 """Viewers have this long to read that the recording has ended."""
 MAX_VIEWERS = 64
@@ -174,28 +172,21 @@ class Viewers:
         stream.history = asyncio.create_task(self._send_history(stream))
 
     async def _send_history(self, stream: Client) -> None:
-        """Send all nodes' last minutes, then all that is known of those that have more."""
-        recent = self._hub.now() - RECENT_S
+        """Send all nodes' histories, as fast as the viewer reads."""
+        names = list(self._hub.fleet.nodes)
         with suppress(OSError):
-            for since in (recent, 0.0):
-                names = [
-                    node.name
-                    for node in self._hub.fleet.nodes.values()
-                    if node.gpu_history is not None
-                    and (since or (node.gpu_history.oldest or recent) < recent)
-                ]
-                while names:
-                    await stream.writer.drain()
-                    if not stream.following:
-                        return
-                    # What the fleet has applied must be sent before, or the viewer would add it once more.
-                    self._hub.flush()
-                    stream.writer.write(encode({"history": list(self._histories(names, since))}))
+            while names:
+                await stream.writer.drain()
+                if not stream.following:
+                    return
+                # What the fleet has applied must be sent before, or the viewer would add it once more.
+                self._hub.flush()
+                stream.writer.write(encode({"history": list(self._histories(names))}))
 
-    def _histories(self, names: list[str], since: float) -> Iterator[list[Any]]:
+    def _histories(self, names: list[str]) -> Iterator[list[Any]]:
         """Take names off the list and yield their histories, up to about ``HISTORY_BYTES``."""
         size = 0
         while names and size < HISTORY_BYTES:
-            if (history := node_history(self._hub.fleet.nodes[names.pop(0)], since)) is not None:
+            if (history := node_history(self._hub.fleet.nodes[names.pop(0)])) is not None:
                 size += sum(len(part) for parts in history[1:] for part in parts)
                 yield history

@@ -127,14 +127,14 @@ def _numbers(packed: bytes, *shape: int) -> Floats:
     return np.frombuffer(packed, dtype=np.float64).reshape(shape).copy()
 
 
-def node_history(node: NodeState, since: float) -> list[Any] | None:
-    """Return a node's history since a time as plain values, None without one."""
+def node_history(node: NodeState) -> list[Any] | None:
+    """Return a node's history as plain values, None without one."""
     if node.gpu_history is None or node.host_history is None:
         return None
     parts = []
     for history in (node.gpu_history, node.host_history):
-        times, tables = history.tables(since)
-        parts.append([times.tobytes(), history.intervals(since).tobytes(), tables.tobytes()])
+        times, tables = history.tables()
+        parts.append([times.tobytes(), history.intervals().tobytes(), tables.tobytes()])
     return [node.name, *parts]
 
 

@@ -6,7 +6,6 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gswarm_agent.frame import ProcessSample
@@ -129,7 +128,7 @@ def sent(values: dict[str, Any]) -> dict[str, Any]:
 def replica_of(fleet: Fleet, reader: EventReader) -> Fleet:
     replica = restore_fleet(sent(fleet_state(fleet)), reader)
     for node in fleet.nodes.values():
-        if (history := node_history(node, 0.0)) is not None:
+        if (history := node_history(node)) is not None:
             restore_history(replica, sent({"history": history})["history"])
     return replica
 
@@ -150,22 +149,8 @@ def test_replica_stays_equal_to_the_fleet(seed: int) -> None:
         drive.events.clear()
     assert fleet_state(replica) == fleet_state(drive.hub.fleet)
     for name, node in drive.hub.fleet.nodes.items():
-        assert node_history(replica.nodes[name], 0.0) == node_history(node, 0.0)
+        assert node_history(replica.nodes[name]) == node_history(node)
         assert replica.nodes[name].mine == node.mine
-
-
-def test_the_last_minutes_of_a_history_are_sent_alone() -> None:
-    drive = Drive(1)
-    for _ in range(30):
-        drive.tick()
-    node = drive.hub.fleet.nodes["n1"]
-    replica = restore_fleet(fleet_state(drive.hub.fleet), EventReader())
-    since = drive.hub.now() - 5
-    restore_history(replica, node_history(node, since) or ())
-    times, tables = replica.nodes["n1"].gpu_history.tables()  # type: ignore[union-attr]
-    expected = node.gpu_history.tables(since)  # type: ignore[union-attr]
-    assert times.tolist() == expected[0].tolist() != []
-    assert np.array_equal(tables, expected[1], equal_nan=True)
 
 
 @pytest.mark.parametrize("part", ["columns", "nodes", "sessions", "log"])
