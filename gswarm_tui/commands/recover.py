@@ -14,7 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gswarm_tui.common.errors import print_notice, quote
+from gswarm_tui.common.errors import quote
 from gswarm_tui.common.paths import working_folder
 from gswarm_tui.options.arguments import (
     CommandParser,
@@ -52,15 +52,12 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         action="store_true",
         help="connect with the recording's options even if it was made elsewhere",
     )
-    parser.add_argument("--detach", action="store_true", help="resume it without a screen, in the background")
     add_connection(parser, "connection (overrides the recording's options)", defaults=False)
     arguments = parser.read(args)
     if is_recording(arguments.recording):
         raise UsageError(f"recover takes an ID; name the file {quote(arguments.recording)} with --db.")
     if arguments.finish and not arguments.recording:
         raise UsageError("--finish needs the ID of a recording; gswarm-tui recover lists them.")
-    if arguments.detach and (arguments.finish or not arguments.recording):
-        raise UsageError("--detach resumes a recording: it needs its ID, and no --finish.")
     if arguments.abandon and not arguments.finish:
         raise UsageError("--abandon closes a recording, so it needs --finish.")
     settings, given = parse_connection(arguments, environ)
@@ -76,7 +73,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         ignoring = signal.signal, (signal.SIGINT, signal.SIG_IGN)
         with ProcessPoolExecutor(1, get_context("fork"), *ignoring) as child:
             restored = child.submit(_restored, where, arguments, given, settings).result()
-        return _resume(*restored, ["recover", *args], detach=arguments.detach)
+        return _resume(*restored, ["recover", *args])
     share_one_arena(os.environ)
     from gswarm_tui.run import interrupted, log_file
     from gswarm_tui.run.finish import finish
@@ -116,17 +113,9 @@ def _restored(
     return options, plan, recording
 
 
-def _resume(
-    options: Options, plan: Plan, recording: OpenRecording, words: Sequence[str], *, detach: bool
-) -> int:
-    """Start a recorder that resumes the recording; show it, or leave it. Raises UserError."""
+def _resume(options: Options, plan: Plan, recording: OpenRecording, words: Sequence[str]) -> int:
+    """Start a recorder that resumes the recording, and show it. Raises UserError."""
     from gswarm_tui.run.headless import Headless
-
-    if detach:
-        from gswarm_tui.run.start import start_detached
-
-        print_notice(start_detached(Headless(options, plan, words), recording))
-        return 0
     from gswarm_tui.run.screen import record_and_show
 
     unattended_s = 0 if options.demo is not None else options.unattended_s

@@ -18,7 +18,7 @@ from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build, log_file
 from gswarm_tui.run.lifetime import call_at_signals, delay_garbage_collection, return_freed_arrays
 from gswarm_tui.run.plan import require_terminal, title
-from gswarm_tui.run.start import continues, start_recorder
+from gswarm_tui.run.start import recorder_log, start_recorder
 from gswarm_tui.run.starter import report_recorder
 
 if TYPE_CHECKING:
@@ -79,7 +79,10 @@ async def _record_and_show(headless: Headless, uid: str, connection: socket.sock
         return status
     report_recorder("")
     if app.return_value == DETACHED:
-        print_notice(continues(uid))
+        print_notice(
+            f"recording continues: gswarm-tui attach {uid[:8]} shows it, "
+            f"gswarm-tui recording stop --recording {uid[:8]} ends it (log: {recorder_log(uid)})"
+        )
         return status
     return _print_report(client, uid) or status
 

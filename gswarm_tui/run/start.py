@@ -9,13 +9,9 @@ from pathlib import Path
 
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.paths import state_folder
-from gswarm_tui.control.client import request
-from gswarm_tui.control.messages import MessageError
 from gswarm_tui.run.batch import BatchRun
 from gswarm_tui.run.headless import Headless, OpenRecording
 from gswarm_tui.slurm.jobs import Slurm
-
-STARTED_WITHIN_S = 60.0
 
 
 def recorder_log(uid: str) -> Path:
@@ -46,32 +42,6 @@ def start_recorder(headless: Headless, recording: OpenRecording | None = None) -
         status = batch.run()
     finally:
         os._exit(status)
-
-
-def start_detached(headless: Headless, recording: OpenRecording) -> str:
-    """Start a recorder without a screen that resumes a recording; return a sentence on it once it records.
-
-    Raises:
-        UserError: it can't record, or doesn't answer in time.
-    """
-    log = recorder_log(recording.uid)
-    with start_recorder(headless, recording) as connection:
-        connection.settimeout(STARTED_WITHIN_S)
-        try:
-            status = request(connection, {"want": "status"})
-        except (OSError, MessageError):
-            raise UserError(f"the recorder doesn't answer (log: {log}).") from None
-    if "pid" not in status:
-        raise UserError(f"{status['error']}.")
-    return continues(recording.uid)
-
-
-def continues(uid: str) -> str:
-    """Return a sentence on a recording that continues without a screen."""
-    return (
-        f"recording continues: gswarm-tui attach {uid[:8]} shows it, "
-        f"gswarm-tui recording stop --recording {uid[:8]} ends it (log: {recorder_log(uid)})"
-    )
 
 
 def _leave_terminal(uid: str) -> None:

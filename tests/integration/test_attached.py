@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from argparse import Namespace
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -47,10 +46,9 @@ from gswarm_tui.run.plan import Plan
 from gswarm_tui.store.querying.results import QueryError
 from gswarm_tui.tui.app import GswarmApp
 from tests.integration import sshd
-from tests.integration.heads import eventually, head, nothing_left, rows
+from tests.integration.heads import eventually, head, nothing_left
 from tests.integration.sshd import SshServer, public
 from tests.integration.test_record import record
-from tests.recorders import kill_recorder
 from tests.terminal import PATIENCE_S
 from tests.tui.client import carry_out, control_server
 from tests.tui.conftest import screen_text, shows
@@ -491,22 +489,6 @@ def test_detaching_loses_no_sample_and_keeps_sessions(tmp_path: Path) -> None:
     ((count, distinct, first, last),) = query(path, samples)
     assert count == distinct == last - first + 1
     assert first == 1
-
-
-def test_interrupted_recording_is_resumed_without_a_screen(tmp_path: Path) -> None:
-    path = tmp_path / "run.duckdb"
-    with nothing_left(path), head("--launcher", "local", "--db", str(path)) as watched:
-        watched.wait_for("1/1")
-        eventually(lambda: rows(watched) > 0, "rows on disk")
-        kill_recorder(path)
-        ((uid,),) = query(path, "SELECT uid FROM recordings")
-        try:
-            recover = [sys.executable, "-m", "gswarm_tui", "recover", uid[:8], "--detach", "--db", str(path)]
-            assert subprocess.run(recover, check=False).returncode == 0
-        finally:
-            assert main(["recording", "stop", "--db", str(path)]) == 0
-        eventually(lambda: not path.with_name("run.duckdb.wal").exists(), "the closed file")
-    assert query(path, "SELECT ended_at IS NOT NULL FROM recordings") == [(True,)]
 
 
 @pytest.fixture
