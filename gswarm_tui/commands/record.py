@@ -30,7 +30,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     options, chosen = parse_record(args, environ)
     if chosen.command and (status := check_command(chosen.command[0])):
         return status
-    from gswarm_agent.trace import remove_places
     from gswarm_tui.fleet.session_texts import MAX_NAME
     from gswarm_tui.run import arming
     from gswarm_tui.run.batch import BatchRun
@@ -58,7 +57,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     if batch.recording is not None and batch.recording.path is not None:
         uid, path = batch.recording.uid, batch.recording.path
         if options.arm:
-            remove_places(uid)  # where no agent of this recording did it
+            arming.clean_up(uid)
         db = f"--db={path}"
         width = () if sys.stderr.isatty() else (f"--width={_MAIL_COLUMNS}",)
         session = _session(uid, path, name)

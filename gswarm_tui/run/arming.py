@@ -49,6 +49,11 @@ def arm(command: Sequence[str], environ: Mapping[str, str], recording: str) -> d
     return wanted | dict(environ)
 
 
+def clean_up(recording: str) -> None:
+    """Remove the files that ``arm`` made for a recording on this machine, which may have no agent."""
+    trace.remove_places(recording)
+
+
 def _torch_version(command: Sequence[str], environ: Mapping[str, str]) -> str:
     """Return the version of PyTorch in the command's Python, or in the one on PATH; empty if unknown."""
     named = [word for word in command if _PYTHON.fullmatch(Path(word).name)]
