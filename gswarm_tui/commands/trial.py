@@ -105,7 +105,6 @@ def _new_plan(options: Namespace, environ: Mapping[str, str]) -> TrialPlan:
         ordered_runs(placements, options.repeat, trial_id),
         timeout_s=options.timeout,
         throughput=options.throughput,
-        throughput_mark=options.throughput_mark,
         ntasks_per_node=options.ntasks_per_node,
         srun=options.srun,
     )

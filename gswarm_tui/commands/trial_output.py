@@ -117,7 +117,7 @@ def results_json(results: TrialResults) -> dict[str, Any]:
     return {
         "trial": results.plan.trial_id,
         "command": command_text(results),
-        "throughput": results.plan.throughput or results.plan.throughput_mark,
+        "throughput": results.plan.throughput,
         "sentence": sentence(results),
         "placements": placements_result(results).dicts(),
         "runs": [_run(outcome) for outcome in runs],

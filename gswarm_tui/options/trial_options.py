@@ -112,10 +112,8 @@ def _parser() -> CommandParser:
     add("--timeout", type=time, metavar="TIME", help="end a run that takes longer: 90s, 10m, 2h")
     add("--dry-run", action="store_true", help="print the plan and its cost, and run nothing")
     group = parser.add_argument_group("comparison", "Default: the wall time of each run.")
-    add = group.add_mutually_exclusive_group().add_argument
     throughput_help = "compare a number in the output: 'samples/s: ([0-9.]+)'"
-    add("--throughput", type=_pattern, metavar="PATTERN", help=throughput_help)
-    add("--throughput-mark", metavar="KEY", help="compare a value of marks that the job sets")
+    group.add_argument("--throughput", type=_pattern, metavar="PATTERN", help=throughput_help)
     add = parser.add_argument_group("job").add_argument
     add("--job", metavar="ID", help="a running job of yours (default: that of this shell)")
     add = add_recording_options(parser)

@@ -71,9 +71,8 @@ class TrialRun:
 class TrialPlan:
     """All that a trial needs to start.
 
-    ``throughput`` is a pattern whose group is a number in the command's output, ``throughput_mark`` the key
-    of a mark's value; without either, wall times are compared. ``ntasks_per_node`` is None for a rank on
-    each GPU. ``srun`` has more options of each step.
+    ``throughput`` is a pattern whose group is a number in the command's output; without it, wall times are
+    compared. ``ntasks_per_node`` is None for a rank on each GPU. ``srun`` has more options of each step.
     """
 
     trial_id: str
@@ -81,7 +80,6 @@ class TrialPlan:
     runs: tuple[TrialRun, ...]
     timeout_s: float | None = None
     throughput: str | None = None
-    throughput_mark: str | None = None
     ntasks_per_node: int | None = None
     srun: tuple[str, ...] = ()
 
@@ -93,7 +91,7 @@ class TrialPlan:
     @property
     def higher_is_better(self) -> bool:
         """Whether throughputs are compared, not wall times."""
-        return self.throughput is not None or self.throughput_mark is not None
+        return self.throughput is not None
 
     @property
     def unit(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gswarm_tui.store.querying.results import QuerySource
@@ -12,14 +12,6 @@ from gswarm_tui.trials.outcome import RunOutcome
 from gswarm_tui.trials.plan import TrialError, TrialPlan, TrialRun
 
 DAMAGED = "it is damaged, or another version of gswarm-tui wrote it"
-
-# A job may send the same mark from each of its ranks.
-_MARKED = """
-SELECT median(TRY_CAST(TRY_CAST(e.detail AS JSON) ->> $3 AS DOUBLE))
-FROM events e
-WHERE e.recording_id = $1 AND e.kind = 'mark' AND e.ts >= $2::TIMESTAMP
-  AND e.ts < $2::TIMESTAMP + to_microseconds($4::BIGINT)
-"""
 
 
 @dataclass(frozen=True)
@@ -46,19 +38,12 @@ def load_trials(source: QuerySource) -> list[RecordedTrial]:
         except ValueError:
             raise TrialError(f"{source.path} has a trial whose plan can't be read: {DAMAGED}.") from None
         own = [row for row in rows if row["trial"] == plan.trial_id]
-        trials.append(RecordedTrial(plan, tuple(_outcome(source, plan, row) for row in own)))
+        trials.append(RecordedTrial(plan, tuple(_outcome(source, row) for row in own)))
     return trials
 
 
-def _outcome(source: QuerySource, plan: TrialPlan, row: Mapping[str, Any]) -> RunOutcome:
+def _outcome(source: QuerySource, row: Mapping[str, Any]) -> RunOutcome:
     try:
-        outcome = RunOutcome.from_row(row)
+        return RunOutcome.from_row(row)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise TrialError(f"{source.path} has a run of a trial that can't be read: {DAMAGED}.") from None
-    if plan.throughput_mark is None or not outcome.ok:
-        return outcome
-    # A JSON pointer (RFC 6901), because the key of a mark may have any character.
-    pointer = "/" + plan.throughput_mark.replace("~", "~0").replace("/", "~1")
-    since, lasted_us = str(row["ts"]), round(1e6 * outcome.wall_s)
-    ((marked,),) = source.query(_MARKED, row["recording_id"], since, pointer, lasted_us).rows()
-    return replace(outcome, throughput=marked)

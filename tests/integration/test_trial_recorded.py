@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from gswarm_tui.trials.recorded import RecordedTrial, load_trials
 from gswarm_tui.trials.running import plan_texts
 
 RUNS = ordered_runs([Placement(1, 2), Placement(2, 2)], 2, "3")
-PLAN = TrialPlan("abc", ("python", "train.py", "--api-key", "sk-1234567890"), RUNS, throughput_mark='a "b/~')
+PLAN = TrialPlan("abc", ("python", "train.py", "--api-key", "sk-1234567890"), RUNS, throughput="s: ([0-9.]+)")
 T0 = 1_700_000_000
 
 
@@ -51,7 +50,7 @@ def add_session(path: Path, number: int, name: str, start: float, end: float) ->
 
 
 def recorded(path: Path) -> None:
-    """Write a recording of job 4711 with the plan, an ended run with marks, and a failed one."""
+    """Write a recording of job 4711 with the plan, an ended run, and a failed one."""
     add_event(path, TRIAL_PLANNED, *plan_texts(PLAN))
     with duckdb.connect(str(path)) as connection:
         connection.execute(
@@ -59,13 +58,7 @@ def recorded(path: Path) -> None:
             "VALUES (1, make_timestamp(?), '4711')",
             [T0 * 1_000_000],
         )
-        for second, value in ((1, 10), (2, 30), (3, 20), (99, 5)):
-            connection.execute(
-                "INSERT INTO events (ts, recording_id, kind, message, detail) "
-                "VALUES (make_timestamp(?), 1, 'mark', 'step', ?)",
-                [(T0 + second) * 1_000_000, json.dumps({'a "b/~': value})],
-            )
-    ok = RunOutcome("abc", RUNS[0], OK, T0 + 0.25, 10.5, ("gpu01",), exit_status=0, job="4711")
+    ok = RunOutcome("abc", RUNS[0], OK, T0 + 0.25, 10.5, ("gpu01",), 20.0, 0, job="4711")
     failed = RunOutcome(
         "abc", RUNS[1], FAILED, T0 + 20, 1.0, ("gpu01", "gpu02"), exit_status=3, reason="no room"
     )
@@ -85,7 +78,7 @@ def rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
         return source.query(sql).rows()
 
 
-def test_trial_is_read_as_it_was_written_with_sessions_and_marks_but_without_secrets(tmp_path: Path) -> None:
+def test_trial_is_read_as_it_was_written_with_sessions_but_without_secrets(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     recorded(path)
     trial = load(path)
