@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gswarm_agent import __version__
-from gswarm_tui.common.errors import UserError, print_notice, printable
+from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.options.arguments import parse_once
-from gswarm_tui.printing.formats import atomic_file
 
 if TYPE_CHECKING:
     from gswarm_tui.fleet.state import Fleet
-    from gswarm_tui.run.plan import Plan
 
 INTERRUPTED = 130
 
@@ -36,7 +32,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
     plan = resolve_nodes(options, environ)
     log = log_file.begin()
-    describe, write = _format(chosen, plan)
+    describe, write = _format(chosen, plan.label)
     seen, silent, problem = asyncio.run(look(options, plan, chosen.timeout, describe))
     if seen is None:
         return INTERRUPTED
@@ -63,38 +59,13 @@ def _print_csv(nodes: Sequence[dict[str, Any]]) -> None:
     formats.write(result, formats.OutputOptions("csv"))
 
 
-def _prometheus(textfile: Path | None, job_id: str) -> _Format:
-    from gswarm_tui.server.listening import INSTALL
-
-    try:
-        from gswarm_tui.server.exposition import FamilyTable, exposition_text, fleet_tables
-    except ModuleNotFoundError as error:
-        raise UserError(f"--prometheus needs {error.name}; {INSTALL}") from None
-
-    def describe(fleet: Fleet, now: float) -> list[FamilyTable]:
-        return fleet_tables(fleet, now, job_id, None)
-
-    def write(tables: Sequence[FamilyTable]) -> None:
-        text = exposition_text(tables)
-        if textfile is None:
-            sys.stdout.buffer.write(text)
-        else:
-            with atomic_file(textfile) as part:
-                part.write_bytes(text)
-                part.chmod(0o644)  # node_exporter reads it as another user
-
-    return describe, write
-
-
-def _format(chosen: Namespace, plan: Plan) -> _Format:
-    """Return a function that describes the fleet and one that prints the description. Raises UserError."""
+def _format(chosen: Namespace, job: str) -> _Format:
+    """Return a function that describes the fleet and one that prints the description."""
     from gswarm_tui.fleet.plain_text import fleet_sentences
     from gswarm_tui.fleet.snapshot import node_objects
 
     if chosen.json:
-        return node_objects, partial(_print_json, plan.label)
+        return node_objects, partial(_print_json, job)
     if chosen.csv:
         return node_objects, _print_csv
-    if chosen.prometheus is not None:
-        return _prometheus(chosen.prometheus or None, plan.job_id)
     return fleet_sentences, lambda sentences: print(*map(printable, sentences), sep="\n")

@@ -456,22 +456,13 @@ def _record_parser() -> Parser:
 def _once_parser() -> Parser:
     parser = Parser(
         "gswarm-tui once",
-        "[--json | --csv | --prometheus [FILE]] [options]",
+        "[--json | --csv] [options]",
         "Print the present state of the nodes and their GPUs in plain lines, for screen readers and "
-        "mails, as JSON or CSV for scripts, or as metrics for Prometheus. Records nothing. The exit "
-        "status is 1 if a node sent no data.",
+        "mails, or as JSON or CSV for scripts. Records nothing. The exit status is 1 if a node sent no data.",
     )
     add = parser.add_argument_group("format").add_mutually_exclusive_group().add_argument
     add("--json", action="store_true", help="print nodes, GPUs and processes as JSON")
     add("--csv", action="store_true", help="print a row for each GPU as CSV")
-    add(
-        "--prometheus",
-        nargs="?",
-        const=False,
-        type=values.argument(values.textfile),
-        metavar="FILE",
-        help="print metrics for Prometheus, or write them to FILE.prom for node_exporter",
-    )
     _add_nodes(parser)
     add_connection(parser)
     _add_timeout(_add_general(parser))

@@ -70,16 +70,6 @@ def path(value: str) -> Path:
         raise ValueError(f"{quote(text(value))} names a user without a home folder") from None
 
 
-def textfile(value: str) -> Path:
-    """Parse the path of a file for node_exporter."""
-    found = path(value)
-    if found.suffix != ".prom":
-        raise ValueError(f"{quote(str(found))} doesn't end in .prom, and node_exporter reads no other file")
-    if not found.parent.is_dir():
-        raise ValueError(f"there is no folder {quote(str(found.parent))}")
-    return found
-
-
 def file(value: str) -> Path:
     """Parse the path of an existing file."""
     found = database(value)

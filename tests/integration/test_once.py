@@ -72,12 +72,6 @@ def test_silent_node_ends_the_wait_at_the_limit(tmp_path: Path) -> None:
         (["--demo", "--timeout", "soon"], '--timeout: "soon" isn\'t a time such as 30s or 2m.'),
         (["--demo", "--timeout", "2h"], '--timeout: "2h" isn\'t between 1 s and 60 min.'),
         (["--demo", "--json", "--csv"], "--csv: not allowed with argument --json."),
-        (["--demo", "--csv", "--prometheus"], "--prometheus: not allowed with argument --csv."),
-        (
-            ["--demo", "--prometheus", "gpus.txt"],
-            '--prometheus: "gpus.txt" doesn\'t end in .prom, and node_exporter reads no other file.',
-        ),
-        (["--demo", "--prometheus", "no/a.prom"], '--prometheus: there is no folder "no".'),
         (["--demo", "--job", "1"], "--demo simulates its nodes; remove --job."),
         (["--theme", "dark"], 'unknown option "--theme"; see --help.'),
     ],
@@ -188,38 +182,3 @@ def test_csv_has_a_row_for_each_gpu_and_for_a_node_without(tmp_path: Path) -> No
     done = once(tmp_path, "--nodes", "gpu07", "--ssh-config", str(config), "--csv")
     (row,) = csv.DictReader(done.stdout.splitlines())
     assert (row["node"], row["state"], row["gpu_index"], row["util_pct"]) == ("gpu07", "unreachable", "", "")
-
-
-def test_metrics_for_prometheus_are_printed_or_replace_a_file_that_node_exporter_can_read(
-    tmp_path: Path,
-) -> None:
-    done = once(tmp_path, "--demo", "1x2", "--prometheus")
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
-    assert 'gswarm_node_up{hostname="sim01"} 1.0' in lines
-    assert len([line for line in lines if line.startswith("gswarm_gpu_energy_joules_total{")]) == 2
-
-    written = tmp_path / "gpus.prom"
-    written.write_text("old")
-    written.chmod(0o600)
-    done = once(tmp_path, "--demo", "1x2", "--prometheus", str(written))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert written.stat().st_mode & 0o777 == 0o644
-    assert written.read_text().splitlines()[0] == lines[0]
-    assert [*tmp_path.glob("gpus*")] == [written]
-
-
-def test_metrics_file_that_cannot_even_be_begun_gets_one_sentence(tmp_path: Path) -> None:
-    written = tmp_path / f"{'a' * 250}.prom"  # too long a name for the file that is written first
-    done = once(tmp_path, "--demo", "1x2", "--prometheus", str(written))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"gswarm-tui: {written} can't be written: File name too long.\n"
-
-
-def test_node_without_data_is_down_in_the_metrics(tmp_path: Path) -> None:
-    config = tmp_path / "ssh_config"
-    config.write_text(f"Host *\n  HostName 127.0.0.1\n  Port {free_port()}\n")
-    done = once(tmp_path, "--nodes", "gpu07", "--ssh-config", str(config), "--prometheus")
-    assert done.returncode == 1
-    assert 'gswarm_node_up{hostname="gpu07"} 0.0' in done.stdout.splitlines()
-    assert "gswarm_gpu_" not in done.stdout

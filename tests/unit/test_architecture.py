@@ -232,7 +232,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.fleet": 3_375,
     "gswarm_tui.launch": 1_900,
     "gswarm_tui.link": 1_450,
-    "gswarm_tui.options": 1_275,
+    "gswarm_tui.options": 1_250,
     "gswarm_tui.playback": 480,
     "gswarm_tui.plotting": 1_350,
     "gswarm_tui.printing": 575,
@@ -243,7 +243,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.server": 2_275,
     "gswarm_tui.slurm": 450,
     "gswarm_tui.store": 7_300,
-    "gswarm_tui.trials": 1_400,
+    "gswarm_tui.trials": 1_375,
     "gswarm_tui.tui": 8_950,
 }
 
