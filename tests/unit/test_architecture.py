@@ -224,7 +224,7 @@ LINES: dict[str, int] = {
     "gswarm_agent.probes": 4_950,
     "gswarm_tui": 180,
     "gswarm_tui.analysis": 1_450,
-    "gswarm_tui.commands": 3_000,
+    "gswarm_tui.commands": 2_975,
     "gswarm_tui.common": 900,
     "gswarm_tui.control": 2_375,
     "gswarm_tui.doctor": 400,
