@@ -283,7 +283,8 @@ class Server:
         sampler, self._sampler = self._sampler, None
         probe, self._probe = self._probe, None
         try:
-            if sampler is not None:
+            if sampler is not None and probe is not None:
+                probe.patient = sampler.energy_requested
                 for _ in range(max(self._marks.frames_needed, sampler.energy_requested)):
                     self._spool.put(self._marks.put_on(sampler.take()))
         finally:

@@ -145,9 +145,12 @@ class ProbeProcess:
         """Measure only these groups of metrics from now on."""
         self._call(f"switch {' '.join(groups)}")
 
-    def read(self, skip_s: float = 1, *, fresh: bool = False) -> NamedSamples:
-        """Take samples after moving the probe's clock ahead, so that it waits for GPUs as at 1 Hz."""
-        answer = self._call(f"read {int(skip_s * 1e9)} {int(fresh)}")
+    def read(self, skip_s: float = 1, *, last: bool = False) -> NamedSamples:
+        """Take samples after moving the probe's clock ahead, so that it waits for GPUs as at 1 Hz.
+
+        The ``last`` ones have the energy, for which the probe waits.
+        """
+        answer = self._call(f"read {int(skip_s * 1e9)} {int(last)}")
         processes = answer.pop("processes")
         return NamedSamples(
             notes=[Note(**note) for note in answer.pop("notes")],
@@ -203,7 +206,10 @@ def _main() -> None:
         else:
             skipped += int(arguments[0])
             begun = time.monotonic_ns()
-            reading = probe.read(begun + skipped, fresh=arguments[1] == "1")
+            probe.patient = last = arguments[1] == "1"
+            if last:
+                node._LONGEST_WAIT_S = DEADLINE
+            reading = probe.read(begun + skipped, fresh=last)
             answer = {
                 "begun": begun,
                 "ended": time.monotonic_ns(),

@@ -334,9 +334,19 @@ def test_energy_is_on_the_row_of_its_reading_and_comes_at_once_if_requested(stag
             assert len(at) == 3, "the first, and then one in ten seconds"
             assert at[2] - at[1] == 10
         assert values(node.read(0), "energy_mj") == [None, None]
-        reading = node.read(0, fresh=True)
+        reading = node.read(0, last=True)
         assert all(isinstance(energy, int) for energy in values(reading, "energy_mj"))
         assert values(node.read(0), "energy_mj") == [None, None]
+
+
+def test_last_reading_waits_for_the_energy(stage: Stage) -> None:
+    stage.set(Scenario.of("n", 2))
+    with stage.node(wait_s=0.02) as node:
+        node.until(lambda reading: None not in values(reading, "power_w"))
+        stage.scenario.delays_ms["nvmlDeviceGetPowerUsage"] = 100
+        stage.write()
+        node.read(0)  # begins a round, during which the recorder stops
+        assert None not in values(node.read(0, last=True), "energy_mj")
 
 
 def test_a_lost_gpu_is_noted_and_measured_again_when_it_returns(stage: Stage) -> None:

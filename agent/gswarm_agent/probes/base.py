@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     class Probe(Protocol):
         """Measures one node, which may be ``simulated``. All methods are called from one thread.
 
-        The agent sets ``alone`` while it has had neither a recorder nor a job for a while.
+        The agent sets ``alone`` while it has had neither a recorder nor a job for a while, and ``patient``
+        for the last reading, which no deadline follows.
         """
 
         simulated: bool
         alone: bool
+        patient: bool
 
         def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:
             """Return constant properties, and why metrics are missing, as in ``Hello.capabilities``."""

@@ -39,13 +39,14 @@ class NodeProbe:
     """This machine: its GPUs, their processes and the host. A ``Probe``.
 
     Another process, which may hang, reads the GPUs and their processes; ``read`` waits for it no longer than
-    0.9 of the time since the previous tick, and at most 0.5 s. Without GPUs there is no such process.
+    0.9 of the time since the previous tick, and at most 0.5 s, which the last reading may take in any case.
+    Without GPUs there is no such process.
     """
 
     simulated = False
 
     def __init__(self, proc: str = "/proc", sys: str = "/sys", start_s: float = START_S) -> None:
-        self.alone = False
+        self.alone = self.patient = False
         self._proc, self._sys = proc, sys
         self._host: Optional[HostProbe] = HostProbe(proc, sys)
         self._counters = CountersProbe(proc=proc)
@@ -87,8 +88,9 @@ class NodeProbe:
         """See Probe."""
         before, self._read_ns = self._read_ns, now_ns
         interval_s = 1.0 if before is None else (now_ns - before) / SECOND_NS
-        until = time.monotonic() + min(_LONGEST_WAIT_S, max(_SHORTEST_WAIT_S, _WAIT_SHARE * interval_s))
-        self._gpus.request(now_ns, fresh=fresh, alone=self.alone)
+        wait_s = _LONGEST_WAIT_S if self.patient else max(_SHORTEST_WAIT_S, _WAIT_SHARE * interval_s)
+        until = time.monotonic() + min(_LONGEST_WAIT_S, wait_s)
+        self._gpus.request(now_ns, fresh=fresh, alone=self.alone, until=until if self.patient else 0)
         host = None if self._host is None else self._host.read(now_ns)
         counted = self._counters.read(now_ns)
         if host is not None or self._with_counters:

@@ -189,17 +189,18 @@ class GpuReader:
         if not processes:
             self._processes = None
 
-    def request(self, now_ns: int, *, fresh: bool = False, alone: bool = False) -> None:
+    def request(self, now_ns: int, *, fresh: bool = False, alone: bool = False, until: float = 0) -> None:
         """Begin to read all GPUs, also their energy if ``fresh``, and then, if due, their processes.
 
-        ``alone`` is whether nobody needs GPUs that nothing uses.
+        ``alone`` is whether nobody needs GPUs that nothing uses. ``until`` (time.monotonic()) is how long to
+        wait for the round before, without which the request goes with the next tick.
         """
         self._fresh = self._fresh or fresh
         if self.missing or self._vendor is None:
             return
         self._now_ns = now_ns
         self._ended = [pid for pid in self._ended if os.waitpid(pid, os.WNOHANG)[0] == 0]
-        self._receive(0)
+        self._receive(until)
         self._end_if_hanging()
         if self._rests(alone=alone):
             return
@@ -214,6 +215,8 @@ class GpuReader:
         self._round_due = max(self._round_due + self._pause_ns, now_ns)
         left_out = frozenset(self._left_out)
         fresh, self._fresh = self._fresh, False
+        # The rows of the energy, if they come in time, go before those of an earlier round.
+        self._unserved = self._unserved and not fresh
         self._child.send((now_ns, time.monotonic_ns(), self._off, self._with_processes, left_out, fresh))
         self._child.asked_ns = now_ns
 
