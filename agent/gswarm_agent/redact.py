@@ -1,9 +1,9 @@
 """Removes secrets from command lines.
 
 It hides the value of a flag, variable or field whose name ends like that of a secret (``--hf-token X``,
-``DB_PASS=X``, ``"password": "X"``), the password after a user (``-u me:X``) or after the ``-p`` of mysql and
-sshpass, user and password of a URL, an Authorization header, and tokens of services that training jobs use.
-It can't recognise other secrets.
+``DB_PASS=X``, ``"password": "X"``), the password after a user (``-u me:X``), user and password of a URL, an
+Authorization header, and tokens of services that training jobs use. It can't recognise other secrets, such as
+the password after the ``-p`` of mysql.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ _TAKES_USER = re.compile(r"(?:-u|-U|--(?:proxy-)?user)\Z")
 # `docker run -u 1000:1000` has numbers of a user and a group; an address has its port or // after the colon.
 _USER = r"""(?!\d+:\d+(?![^\s"']))[^\s:/"'=]+:(?!//)"""
 _USER_AND_PASSWORD = re.compile(rf"({_USER})[^\0]+")
-# Other programs have a port, a path or processes after -p.
-_TAKES_PASSWORD = re.compile(r"(?:.*/)?(?:mysql\w*|mariadb(?:-\w+)*|sshpass)\Z", re.DOTALL)
 _AFTER_USER_FLAG = r"(?<!\S)(?:-[uU]\s*|--(?:proxy-)?user(?:\s+|=))"
 # Each begins with a word that is rare, so that no text, however long and strange, makes the search slow.
 _IN_TEXT = (
@@ -57,8 +55,6 @@ _IN_TEXT = (
     re.compile(rf"({_AFTER_USER_FLAG}\"{_USER})[^\"]+"),
     re.compile(rf"({_AFTER_USER_FLAG}'{_USER})[^']+"),
     re.compile(rf"""({_AFTER_USER_FLAG}{_USER}){_VALUE}"""),
-    re.compile(rf"""(\b(?:mysql\w{{0,20}}|mariadb[\w-]{{0,20}})\s(?:[^\n|;&]{{0,200}}?\s)?-p){_VALUE}"""),
-    re.compile(rf"""(\bsshpass\s(?:-v\s)?-p\s?){_VALUE}"""),
     re.compile(
         r"(hooks\.slack\.com/\w+/|discord(?:app)?\.com/api/webhooks/|\.webhook\.office\.com/\w+/)[^\s\"']+"
     ),
@@ -87,16 +83,10 @@ _TOKEN = re.compile(rf"(?<![A-Za-z0-9_])(?:{'|'.join(f'(?:{start}){rest}' for st
 def redact(words: Iterable[str]) -> List[str]:
     """Return the words of a command line with secrets replaced by ``HIDDEN``."""
     shown: List[str] = []
-    before = program = ""
+    before = ""
     for word in words:
         name, is_set, value = word.partition("=")
-        if program and word.startswith("-p") and word != "-p":
-            shown.append(f"-p{HIDDEN}")
-            program = ""
-        elif before == "-p" and program == "sshpass":
-            shown.append(HIDDEN)
-            program = ""
-        elif before and _ENDS_AS_NAME.search(before) and not word.startswith("-"):
+        if before and _ENDS_AS_NAME.search(before) and not word.startswith("-"):
             shown.append(_hide(word))
         elif _TAKES_USER.match(before) and (found := _USER_AND_PASSWORD.match(word)):
             shown.append(f"{found[1]}{HIDDEN}")
@@ -105,8 +95,6 @@ def redact(words: Iterable[str]) -> List[str]:
         else:
             shown.append(_redact_text(word))
         before = word if word.startswith("-") and not is_set else ""
-        if _TAKES_PASSWORD.match(word):
-            program = word.rpartition("/")[2]
     return shown
 
 

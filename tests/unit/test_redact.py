@@ -17,13 +17,6 @@ from gswarm_agent.redact import HIDDEN, redact
             ["python", "t.py", "--hf-token", "***", "--lr", "3"],
         ),
         (["t.py", "--password=my pass phrase"], ["t.py", "--password=***"]),
-        (
-            ["/usr/bin/mysqldump", "-P3306", "-uroot", "-ps3cr3t", "db"],
-            ["/usr/bin/mysqldump", "-P3306", "-uroot", "-p***", "db"],
-        ),
-        (["sshpass", "-p", "abc", "ssh", "-p", "22", "h"], ["sshpass", "-p", "***", "ssh", "-p", "22", "h"]),
-        (["sh", "-c", "mysql -u root -pabc db; id"], ["sh", "-c", "mysql -u root -p*** db; id"]),
-        (["sh", "-c", "sshpass -p 'a b' ssh -p 22 h"], ["sh", "-c", "sshpass -p *** ssh -p 22 h"]),
         (["env", "WANDB_API_KEY=abc", "python"], ["env", "WANDB_API_KEY=***", "python"]),
         (["AWS_SECRET_ACCESS_KEY=abc", "MYSQL_PWD=abc"], ["AWS_SECRET_ACCESS_KEY=***", "MYSQL_PWD=***"]),
         (
@@ -56,8 +49,6 @@ def test_secrets_are_hidden(words: list[str], shown: list[str]) -> None:
         ["--token-file", "/run/token", "--password-file=/x", "--author", "me", "--key", "name"],
         ["python", "secret.py", "token", "train", "--password", "--lr", "3", "PWD=/home/x"],
         ["ssh", "-p2222", "h"],
-        ["mysql", "-p", "db"],
-        ["sh", "-c", "mysql -u root -p db && ssh -p2222 h"],
         ["sk-learn-experiments-2024/run.py", "--master_addr=10.0.0.1:29500", "tcp://node1:29500"],
     ],
 )

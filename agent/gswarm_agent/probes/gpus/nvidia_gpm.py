@@ -89,12 +89,6 @@ class Gpm:
             # Values of samples so close are useless, but the GPU says which metrics it has.
             nvml.maybe(self._measure)
 
-    def __del__(self) -> None:
-        """Free the samples: a GPU that is lost again and again gets new ones each time."""
-        for sample in (vars(self).get("_older"), vars(self).get("_newer")):
-            if sample is not None:
-                self._nvml.maybe(self._nvml.api.nvmlGpmSampleFree, sample)
-
     def read(self, now_ns: int, off: FrozenSet[str], util_pct: Optional[Number]) -> Values:
         """Return the values since the last reading but for columns that are off; none at first.
 

@@ -267,7 +267,7 @@ class Gpu:
         ids = [field for source in sources for field in source.fields]
         begun_ns = time.monotonic_ns()
         try:
-            found = self._nvml.timed_fields(self.handle, ids)
+            found = self._nvml.fields(self.handle, ids)
         except self._nvml.Error as error:
             codes.update(dict.fromkeys(sources, error.value))
             return
@@ -324,9 +324,6 @@ class Gpu:
         """Give the GPU up: the agent starts a process anew that tries it again later."""
         self._note("gpu_lost", ERROR, f"doesn't answer: {reason}")
         self.lost = reason
-        self._silent_ticks = 0
-        for source in self._sources:
-            source.reset()
 
     def _note(self, kind: str, severity: str, message: str) -> None:
         self._notes.append(Note(kind, severity, message, self.index))

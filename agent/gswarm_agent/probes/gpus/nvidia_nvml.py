@@ -75,12 +75,11 @@ class Nvml:
         except self.Error:
             return None
 
-    def fields(self, handle: Any, fields: Sequence[Tuple[int, int]]) -> List[Tuple[int, Number]]:
-        """Return nvmlReturn_t and number of each (field id, scope), read in one call. Raises ``Error``."""
-        return [(code, number) for code, number, _ in self.timed_fields(handle, fields)]
+    def fields(self, handle: Any, fields: Sequence[Tuple[int, int]]) -> List[Tuple[int, Number, int]]:
+        """Return nvmlReturn_t, number and microseconds of each (field id, scope) by one call. Raises ``Error``.
 
-    def timed_fields(self, handle: Any, fields: Sequence[Tuple[int, int]]) -> List[Tuple[int, Number, int]]:
-        """Return the same with the microseconds that the driver says each field took (latencyUsec)."""
+        The microseconds are what the driver says that the field took (latencyUsec).
+        """
         return [
             (
                 found.nvmlReturn,
