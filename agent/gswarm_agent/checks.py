@@ -55,9 +55,8 @@ def _free_mib(folder: Path) -> Optional[int]:
 
 def _counters(root: str) -> Dict[str, Any]:
     """Return the node's ``CounterRights`` and which tools can count, by names of ``check``."""
-    watch = ProfilerWatch(f"{root.rstrip('/')}/proc")
-    profiler = watch.look_at_all()
-    rights = RightsReader(root).read(watch.dcgm)
+    profiler = ProfilerWatch(f"{root.rstrip('/')}/proc").look_at_all()
+    rights = RightsReader(root).read()
     return {
         "perf_event_paranoid": rights.paranoid,
         "counter_privileges": rights.privileges,

@@ -134,7 +134,7 @@ def _look_us(options: BenchOptions) -> float:
     reader, watch, ticks = RightsReader(), ProfilerWatch(), options.count(2000, 100)
     began = time.thread_time()
     for tick in range(ticks):
-        reader.read(watch.dcgm)
+        reader.read()
         watch.look(tick * SECOND_NS)
     used = time.thread_time() - began
     return used / ticks * 1e6

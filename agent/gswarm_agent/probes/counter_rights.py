@@ -30,8 +30,7 @@ class CounterRights:
     """Settings of a node that decide who may use its hardware counters; None where the node has none.
 
     ``lock`` is the path of LIKWID's lock and ``lock_owner`` its owner. ``privileges`` are capabilities of
-    this process that override ``paranoid``. ``gpu_admin_only`` is the NVIDIA driver's setting, ``dcgm`` the
-    pid of DCGM's host engine.
+    this process that override ``paranoid``. ``gpu_admin_only`` is the NVIDIA driver's setting.
     """
 
     user: str
@@ -40,7 +39,6 @@ class CounterRights:
     paranoid: Optional[int]
     privileges: Tuple[str, ...]
     gpu_admin_only: Optional[bool]
-    dcgm: Optional[int] = None
 
     @property
     def obstacle(self) -> str:
@@ -79,13 +77,7 @@ class CounterRights:
             return "the NVIDIA driver isn't loaded or doesn't say who may use them"
         closed = self.gpu_admin_only and "CAP_SYS_ADMIN" not in self.privileges
         who = "administrators only" if closed else f"open to {self.user}"
-        text = f"{who} (RmProfilingAdminOnly is {int(self.gpu_admin_only)})"
-        if self.dcgm is not None:
-            text += (
-                f"; DCGM (nv-hostengine, pid {self.dcgm}) may hold them: an administrator can run "
-                "dcgmi profile --pause"
-            )
-        return text
+        return f"{who} (RmProfilingAdminOnly is {int(self.gpu_admin_only)})"
 
 
 class RightsReader:
@@ -102,7 +94,7 @@ class RightsReader:
         setting = re.search(rb"RmProfilingAdminOnly: (\d)", params)
         self._gpu_admin_only = setting[1] == b"1" if setting else None
 
-    def read(self, dcgm: Optional[int] = None) -> CounterRights:
+    def read(self) -> CounterRights:
         """Return the rights now; the driver's setting and the privileges are those of the start."""
         owner: Optional[str] = None
         paranoid: Optional[int] = None
@@ -110,6 +102,4 @@ class RightsReader:
             owner = user_name(os.lstat(self._lock).st_uid)
         with suppress(ValueError):
             paranoid = int(read_start(f"{self._root}/proc/sys/kernel/perf_event_paranoid"))
-        return CounterRights(
-            self._user, self._lock, owner, paranoid, self._privileges, self._gpu_admin_only, dcgm
-        )
+        return CounterRights(self._user, self._lock, owner, paranoid, self._privileges, self._gpu_admin_only)

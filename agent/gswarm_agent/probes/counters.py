@@ -47,9 +47,6 @@ class CountersProbe:
         self._reader = RightsReader(root)
         self._watch = ProfilerWatch(proc)
         self._rights = self._reader.read()
-        if self._rights.gpu_admin_only is not None:
-            self._watch.look_at_all()
-            self._rights = self._reader.read(self._watch.dcgm)
         self._notes: List[Note] = []
         self._on = False
         self._due = 0
@@ -112,7 +109,7 @@ class CountersProbe:
         self._stop()
 
     def _look_at_rights(self) -> None:
-        before, self._rights = self._rights, self._reader.read(self._watch.dcgm)
+        before, self._rights = self._rights, self._reader.read()
         if self._rights.cpu != before.cpu:
             self._retry_at = 0
             # While counting is on, the note that counting ended gives the new obstacle.

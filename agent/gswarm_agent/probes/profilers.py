@@ -24,20 +24,15 @@ _NAMES = frozenset(
 """Names of processes, at most 15 characters as the kernel cuts them."""
 _PREFIXES = ("perf_", "perf-")
 """Debian's versions of perf are ``perf_6.1`` and the like."""
-DCGM = "nv-hostengine"
 _ALL_NS = 5 * SECOND_NS
 """Interval of looking at all processes."""
 
 
 class ProfilerWatch:
-    """Finds profilers of all users. ``own`` is a process that doesn't count, with its children.
-
-    ``dcgm`` is the pid of DCGM's host engine, None while none was seen.
-    """
+    """Finds profilers of all users. ``own`` is a process that doesn't count, with its children."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self.own: Optional[int] = None
-        self.dcgm: Optional[int] = None
         self._proc = proc
         self._due = 0
         self._found = ""
@@ -51,7 +46,6 @@ class ProfilerWatch:
 
     def look_at_all(self) -> str:
         """Return a profiler that runs, empty if none does; this takes some milliseconds."""
-        self.dcgm = None
         try:
             pids = [int(name) for name in os.listdir(self._proc) if name.isdigit()]
         except OSError:
@@ -67,8 +61,6 @@ class ProfilerWatch:
             state, parent, _ = text[end + 1 :].split(None, 2)
             if state in b"ZX" or self.own in (pid, int(parent)):
                 return ""
-            if name == DCGM:
-                self.dcgm = pid
             if name not in _NAMES and not name.startswith(_PREFIXES):
                 return ""
             user = user_name(parse_process_uid(read_start(f"{self._proc}/{pid}/status")))

@@ -76,7 +76,7 @@ class Nvml:
             return None
 
     def fields(self, handle: Any, fields: Sequence[Tuple[int, int]]) -> List[Tuple[int, Number, int]]:
-        """Return nvmlReturn_t, number and microseconds of each (field id, scope) by one call. Raises ``Error``.
+        """Return nvmlReturn_t, number and microseconds of each (field id, scope). Raises ``Error``.
 
         The microseconds are what the driver says that the field took (latencyUsec).
         """
