@@ -81,7 +81,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     if not arguments.recording:
         found, unreadable = interrupted.find(*where)
         searched = arguments.db or where[0]
-        return asyncio.run(interrupted.show(found, unreadable, settings, sys.stdout, searched))
+        return interrupted.show(found, unreadable, sys.stdout, searched)
     chosen = _chosen(where, arguments, given)
     log_file.begin()
     return asyncio.run(finish(chosen, settings, sys.stdout, abandon=arguments.abandon))

@@ -1,4 +1,4 @@
-"""Interrupted recordings: finding and listing them, with the frames that wait on their nodes."""
+"""Interrupted recordings: finding and listing them, and the frames that wait on their nodes."""
 
 from __future__ import annotations
 
@@ -123,14 +123,10 @@ def choose(found: Sequence[InterruptedRun], unreadable: Sequence[str], wanted: s
     )
 
 
-async def show(
-    found: Sequence[InterruptedRun], unreadable: Sequence[str], settings: Options, out: TextIO, where: Path
-) -> int:
-    """Print each interrupted recording ``where`` it was searched, and its nodes; return the exit status."""
+def show(found: Sequence[InterruptedRun], unreadable: Sequence[str], out: TextIO, where: Path) -> int:
+    """Print each interrupted recording ``where`` it was searched; contact nobody; return the exit status."""
     for run in found:
         print(printable(_headline(run)), file=out)
-        for line in await _waiting_lines(run, settings):
-            print(f"  {printable(line)}", file=out)
     for reason in unreadable:
         print(printable(f"skipped: {reason}"), file=out)
     if found:
@@ -150,28 +146,11 @@ def _headline(run: InterruptedRun) -> str:
     return clean(f"{short_id(known)}  {began(known)} to {until}, {nodes}{sessions}, in {run.path}", 400)
 
 
-async def _waiting_lines(run: InterruptedRun, settings: Options) -> list[str]:
-    try:
-        options, plan = run.restore(settings)
-    except UserError as error:
-        return [str(error)]
-    if options.demo is not None:
-        return ["no frames wait on its nodes"]
-    answers = await query_all(options, plan, run.interrupted.uid)
-    by_status: dict[str, list[str]] = {}
-    for node, answer in answers.items():
-        by_status.setdefault(describe(answer), []).append(node)
-    return [f"{hosts.fold(nodes)}: {describe(answers[nodes[0]], len(nodes))}" for nodes in by_status.values()]
-
-
-def describe(answer: NodeStatus | LaunchError, of_nodes: int = 1) -> str:
-    """Describe a node's status, or that of several nodes, as a clause."""
-    if isinstance(answer, LaunchError):
-        return f"unreachable, {answer.reason}"
+def describe(answer: NodeStatus) -> str:
+    """Describe a node's status as a clause."""
     wait = "1 frame waits" if answer.frames == 1 else f"{answer.frames:,} frames wait"
-    frames = wait + (" on each" if of_nodes > 1 else "") if answer.frames else "no frames wait"
-    measure = "its agent is still sampling" if of_nodes == 1 else "their agents are still sampling"
-    return frames + (f", and {measure}" if answer.pid is not None else "")
+    frames = wait if answer.frames else "no frames wait"
+    return frames + (", and its agent is still sampling" if answer.pid is not None else "")
 
 
 async def query_all(options: Options, plan: Plan, uid: str) -> dict[str, NodeStatus | LaunchError]:

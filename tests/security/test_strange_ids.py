@@ -10,6 +10,7 @@ import pytest
 
 from gswarm_tui.options.arguments import parse
 from gswarm_tui.run import interrupted
+from gswarm_tui.run.finish import finish
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.saved_options import save_options
 from gswarm_tui.store.recording.recorder import FileWriter
@@ -29,7 +30,7 @@ def left_open(path: Path, uid: str, config: Path | None) -> None:
 
 
 @pytest.mark.parametrize("uid", STRANGE)
-async def test_listing_a_recording_with_a_strange_id_runs_nothing_on_its_nodes(
+async def test_recording_with_a_strange_id_runs_nothing_on_its_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: str
 ) -> None:
     if SSHD is None:
@@ -40,12 +41,13 @@ async def test_listing_a_recording_with_a_strange_id_runs_nothing_on_its_nodes(
         server.trust()
         left_open(path, uid.replace("{}", str(evil)), Path(server.config()))
         found, unreadable = interrupted.find(tmp_path, path)
-        await interrupted.show(found, unreadable, SETTINGS, out, tmp_path)
+        assert interrupted.show(found, unreadable, out, tmp_path) == 0
+        assert await finish(replace(found[0], trusted=True), SETTINGS, out) == 0
     assert not evil.exists()
     assert not (tmp_path / "cache").exists(), "no agent was started"
-    headline, state, _ = out.getvalue().splitlines()
+    headline, _, closed = out.getvalue().splitlines()
     assert headline.startswith("1 "), "it has its number instead of the ID"
-    assert state == "  this recording has no valid ID, so its nodes can't be reached."
+    assert "recording 1 is closed; 0 frames" in closed
 
 
 @pytest.mark.parametrize("uid", ["3fa85f64-5717-4562-b3fc-2c963f66afa6", "a1-0", "e4d0"])
