@@ -21,7 +21,7 @@ from gswarm_tui.link.hub import Hub
 from gswarm_tui.link.limits import TOO_MUCH
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
-from gswarm_tui.run.interrupted import InterruptedRun, describe, query_all, short_id
+from gswarm_tui.run.interrupted import InterruptedRun, query_all, short_id
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.saved_options import remove_note
 from gswarm_tui.server.tokens import remove_tokens
@@ -140,7 +140,8 @@ async def _still_kept(hub: Hub, options: Options, plan: Plan, uid: str) -> dict[
         if isinstance(answer, LaunchError):
             kept[node] = f"it may hold more frames: {answer.reason}"
         elif answer.frames or (answer.pid is not None and hub.links[node].may_hold_frames()):
-            kept[node] = f"it still holds frames: {describe(answer)}"
+            sampling = "its agent is still sampling"
+            kept[node] = f"it still holds {plural(answer.frames, 'frame')}" if answer.frames else sampling
     return kept
 
 

@@ -146,13 +146,6 @@ def _headline(run: InterruptedRun) -> str:
     return clean(f"{short_id(known)}  {began(known)} to {until}, {nodes}{sessions}, in {run.path}", 400)
 
 
-def describe(answer: NodeStatus) -> str:
-    """Describe a node's status as a clause."""
-    wait = "1 frame waits" if answer.frames == 1 else f"{answer.frames:,} frames wait"
-    frames = wait if answer.frames else "no frames wait"
-    return frames + (", and its agent is still sampling" if answer.pid is not None else "")
-
-
 async def query_all(options: Options, plan: Plan, uid: str) -> dict[str, NodeStatus | LaunchError]:
     """Return the status of the recording on each node, or why it is unreachable."""
     launcher = build.build_launcher(options, plan, uid)

@@ -163,7 +163,7 @@ def test_recording_of_a_node_that_sends_more_than_it_can_keep_is_closed_on_reque
         command = [sys.executable, "-m", "gswarm_tui", "recover", uid, "--finish", "--db", str(path)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FINISH_S)
         assert (done.returncode, done.stderr) == (1, ""), done.stdout
-        assert "overflowing: it still holds frames" in done.stdout
+        assert "overflowing: it still holds " in done.stdout
         done = subprocess.run(
             [*command, "--abandon"], capture_output=True, text=True, check=False, timeout=FINISH_S
         )
