@@ -65,7 +65,7 @@ class GpuFacts:
 
     @property
     def label(self) -> str:
-        """The index as text, "5.1" for a MIG instance."""
+        """The index as text, as in "5.1" for a MIG instance."""
         return gpu_label(self.index)
 
 

@@ -141,10 +141,10 @@ GPU_METRICS: Tuple[Metric, ...] = (
            "Share of the SMs that were busy, mean; Hopper and later", top=100, group=ACTIVITY, period_s=0.2),
     Metric("tensor_active_pct", "tensor active", "tensor", "%", RATE, "FLOAT",
            "NVML_GPM_METRIC_ANY_TENSOR_UTIL",
-           "Share of time with work of tensor cores, mean of all SMs", top=100, group=ACTIVITY, period_s=0.2),
+           "Share of time with work on tensor cores, mean of all SMs", top=100, group=ACTIVITY, period_s=0.2),
     Metric("dram_active_pct", "DRAM active", "dram", "%", RATE, "FLOAT",
            "NVML_GPM_METRIC_DRAM_BW_UTIL",
-           "Bandwidth of device memory in use, of its maximum", top=100, group=ACTIVITY, period_s=0.2),
+           "Used share of the device memory's bandwidth", top=100, group=ACTIVITY, period_s=0.2),
     Metric("ecc_corrected", "ECC corrected", "ecc", "errors", COUNTER, "BIGINT",
            "nvmlDeviceGetTotalEccErrors(CORRECTED, VOLATILE)",
            "Corrected memory errors since the driver was loaded", period_s=10),
@@ -156,10 +156,10 @@ GPU_METRICS: Tuple[Metric, ...] = (
            "Performance state, from 0 (fastest) to 15 (slowest)", top=15, period_s=10),
     Metric("sm_occupancy_pct", "SM occupancy", "occ", "%", RATE, "FLOAT",
            "NVML_GPM_METRIC_SM_OCCUPANCY",
-           "Active warps, of the most that the SMs can hold, mean", top=100, group=ACTIVITY, period_s=0.2),
+           "Share of the possible warps that were active, mean", top=100, group=ACTIVITY, period_s=0.2),
     *(Metric(f"fp{bits}_active_pct", f"FP{bits} active", f"fp{bits}", "%", RATE, "FLOAT",
              f"NVML_GPM_METRIC_FP{bits}_UTIL",
-             f"Share of time in FP{bits} units without tensor cores", top=100, group=ACTIVITY, period_s=0.2)
+             f"Share of time with FP{bits} work outside tensor cores", top=100, group=ACTIVITY, period_s=0.2)
       for bits in (64, 32, 16)),
     Metric("c2c_tx_mb_s", "C2C tx", "c2ctx", "MB/s", RATE, "FLOAT",
            "NVML_GPM_METRIC_C2C_TOTAL_TX_PER_SEC",
@@ -190,11 +190,11 @@ GPU_METRICS: Tuple[Metric, ...] = (
            group=HEALTH, period_s=60),
     Metric("pcie_gen", "PCIe generation", "pciegen", "", GAUGE, "SMALLINT",
            "nvmlDeviceGetCurrPcieLinkGeneration",
-           "PCIe generation now; NULL while idle below its maximum, as links sleep",
+           "PCIe generation now; below the maximum only under load, since idle links sleep",
            group=HEALTH, period_s=10),
     Metric("pcie_width", "PCIe lanes", "lanes", "lanes", GAUGE, "SMALLINT",
            "nvmlDeviceGetCurrPcieLinkWidth",
-           "PCIe lanes now; NULL while idle below their maximum", group=HEALTH, period_s=10),
+           "PCIe lanes now; below the maximum only under load", group=HEALTH, period_s=10),
     Metric("pcie_replays", "PCIe replays", "replays", "", COUNTER, "BIGINT",
            "field 94 NVML_FI_DEV_PCIE_REPLAY_COUNTER",
            "PCIe packets that were sent again since the driver was loaded", group=HEALTH, period_s=10),
@@ -362,13 +362,13 @@ PROCESS_METRICS: Tuple[Metric, ...] = (
            "Context switches of the main thread because others needed its CPU", group=PROCESSES, period_s=5),
     Metric("world_size", "world size", "world", "", GAUGE, "INTEGER",
            "WORLD_SIZE, OMPI_COMM_WORLD_SIZE, MV2_COMM_WORLD_SIZE, PMI_SIZE or SLURM_STEP_NUM_TASKS",
-           "Number of ranks, as the launcher told the process", group=PROCESSES, period_s=5),
+           "Number of ranks, from the launcher's variables", group=PROCESSES, period_s=5),
     Metric("threads", "threads", "thr", "", GAUGE, "INTEGER",
            "/proc/PID/stat num_threads",
            "Threads of the process", group=PROCESSES, period_s=5),
     Metric("numa_node", "NUMA node", "numa", "", GAUGE, "SMALLINT",
            "/proc/PID/status Cpus_allowed_list, /sys/devices/system/node",
-           "NUMA node of all CPUs that the main thread may use, none if they are of several",
+           "NUMA node of the CPUs that the main thread may use, if all are in one",
            group=PROCESSES, period_s=5),
     Metric("age_s", "age", "age", "s", GAUGE, "INTEGER",
            "/proc/PID/stat starttime",
@@ -381,7 +381,7 @@ LISTING_S = 10.0
 
 
 def _of_host(name: str, unit: str, sql: str, *texts: str, words: Tuple[str, ...] = ()) -> Metric:
-    """Return a metric of a port or mount; ``texts`` are its source, its meaning, and its kind if no gauge."""
+    """Return a metric of a port or mount; ``texts`` are source, meaning and, unless it is a gauge, kind."""
     source, meaning, kind = (*texts, GAUGE)[:3]
     label = name.replace("_", " ")
     meaning += f": {', '.join(f'{at} {word}' for at, word in enumerate(words) if word)}" if words else ""
@@ -396,12 +396,12 @@ PORT_ERRORS = (
 _NET, _PORT = "/sys/class/net/*", "/sys/class/infiniband/*/ports/*"
 # fmt: off
 PORT_METRICS: Tuple[Metric, ...] = (
-    _of_host("state", "state", "SMALLINT", f"{_PORT}/state; {_NET}/operstate", "State of the port",
+    _of_host("state", "", "SMALLINT", f"{_PORT}/state; {_NET}/operstate", "State of the port",
              words=("", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")),
-    _of_host("phys_state", "state", "SMALLINT", f"{_PORT}/phys_state", "Physical state of the port",
+    _of_host("phys_state", "", "SMALLINT", f"{_PORT}/phys_state", "Physical state of the port",
              words=("", "Sleep", "Polling", "Disabled", "Training", "LinkUp", "ErrorRecovery", "PhyTest")),
     _of_host("rate_gbit_s", "Gbit/s", "FLOAT", f"{_PORT}/rate; {_NET}/speed", "Rate of the link"),
-    _of_host("numa_node", "node", "SMALLINT", "device/numa_node", "NUMA node of the port's device"),
+    _of_host("numa_node", "", "SMALLINT", "device/numa_node", "NUMA node of the port's device"),
     _of_host("rx_mb_s", "MB/s", "FLOAT", "port_rcv_data x 4; rx_bytes", "Bytes received", RATE),
     _of_host("tx_mb_s", "MB/s", "FLOAT", "port_xmit_data x 4; tx_bytes", "Bytes sent", RATE),
     _of_host("new_errors", "events", "BIGINT", "the counters named",
@@ -417,8 +417,8 @@ PORT_METRICS: Tuple[Metric, ...] = (
             "counters/port_xmit_wait": "Ticks in which the port had data to send and no credits",
             "hw_counters/out_of_sequence": "Packets received out of sequence",
             "hw_counters/packet_seq_err": "Negative acknowledgements of a sequence error received",
-            "hw_counters/local_ack_timeout_err": "Expired timers for acknowledgements at the sender",
-            "hw_counters/rnr_nak_retry_err": "Negative acknowledgements as the receiver was not ready",
+            "hw_counters/local_ack_timeout_err": "Times that a sender's acknowledgement timer expired",
+            "hw_counters/rnr_nak_retry_err": "Negative acknowledgements because the receiver was not ready",
             "hw_counters/roce_slow_restart": "Slow restarts of RoCE",
             "hw_counters/np_cnp_sent": "Congestion notifications that this port sent as a receiver",
             "hw_counters/rp_cnp_handled": "Congestion notifications upon which this port sent more slowly",
@@ -436,11 +436,11 @@ MOUNT_METRICS: Tuple[Metric, ...] = (
     _of_host("free_mib", "MiB", "BIGINT", "statvfs f_bavail", "Space that users can still fill"),
     _of_host("total_mib", "MiB", "BIGINT", "statvfs f_blocks", "Size of the file system"),
     _of_host("free_inodes", "files", "BIGINT", "statvfs f_favail",
-             "Files that users can still create; NULL where the file system has no limit"),
+             "Files that users can still create, where the file system limits them"),
     *(
         _of_host(f"{way}_ms", "ms", "FLOAT",
                  f"/proc/self/mountstats {way.upper()}",
-                 f"Mean time of a {way} since the previous reading; NULL but for NFS", RATE)
+                 f"Mean time of a {way} since the previous reading; NFS only", RATE)
         for way in ("read", "write")
     ),
 )
@@ -450,17 +450,17 @@ PORTS, MOUNTS = "ports", "mounts"
 LISTINGS: Dict[str, Tuple[Metric, ...]] = {PORTS: PORT_METRICS, MOUNTS: MOUNT_METRICS}
 """Tables of a node whose rows have names, such as ``mlx5_0/1``, ``eth0`` or ``/tmp``."""
 ROW_NAMES = {PORTS: "port", MOUNTS: "mount"}
-"""The columns with these names, which JSON and the recording have before the metrics."""
+"""The column with a row's name, which JSON and the recording have before the metrics."""
 LISTING_COLUMNS = tuple((kind, tuple(m.name for m in metrics)) for kind, metrics in LISTINGS.items())
 PORT_COLUMNS, MOUNT_COLUMNS = (columns for _, columns in LISTING_COLUMNS)
 GPU_COLUMNS: Tuple[str, ...] = tuple(m.name for m in GPU_METRICS)
 CURVE_METRICS: Tuple[Metric, ...] = tuple(m for m in GPU_METRICS if m.group != HEALTH)
 """The first of GPU_METRICS: those with a curve on screens, whose history is kept. Health comes after them."""
 LARGE_FLEET_COLUMNS = GPU_COLUMNS.index("dram_active_pct") + 1
-"""The number of these with a curve in the largest fleets, too."""
+"""How many of these keep a curve in the largest fleets."""
 ACTIVITY_COLUMNS: Tuple[str, ...] = tuple(m.name for m in GPU_METRICS if m.group == ACTIVITY)
 INSTANCE_COLUMNS: Tuple[str, ...] = ("mem_used_mib", *ACTIVITY_COLUMNS)
-"""What MIG instances measure, too."""
+"""The metrics that MIG instances have, too."""
 HOST_COLUMNS: Tuple[str, ...] = tuple(m.name for m in HOST_METRICS)
 PROC_COLUMNS: Tuple[str, ...] = tuple(m.name for m in HOST_METRICS if m.group == HOST)
 """The first of HOST_COLUMNS: those that are read from /proc and /sys."""
@@ -514,7 +514,7 @@ RECOVERY_ACTIONS: Dict[int, str] = {
     6: "reset the GPU's bus",
     7: "reboot the whole system",
 }
-"""What the driver asks for (nvml.h, nvmlDeviceGpuRecoveryAction_t), by the values of recovery_action."""
+"""What the driver asks for, by the value of recovery_action (nvml.h, nvmlDeviceGpuRecoveryAction_t)."""
 REASON_NAMES: Dict[int, str] = {
     0x1: "idle",
     0x2: "applications clocks",

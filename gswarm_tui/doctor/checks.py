@@ -173,7 +173,7 @@ def _unmeasured(nodes: Sequence[NodeReport]) -> Iterator[Check]:
                 continue
             if name.endswith(SLOW_CALLS):
                 place = name[: -len(SLOW_CALLS)].rstrip(".") or "all GPUs"
-                yield f"slow driver: {place}: {reason}."
+                yield f"slow calls: {place}: {reason}."
                 continue
             if not name.removeprefix("gpu").isdigit() and reason not in node.spool_problems:
                 reasons.setdefault(reason.rstrip("."), []).append(name)

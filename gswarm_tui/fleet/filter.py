@@ -5,7 +5,7 @@
     util<5  mem>=40      a metric of the catalogue by its short or full name, in the unit that screens show;
                          < <= > >= = !=
     node:gpu0*           node by pattern; likewise state: user: command: wchan: model: mig: and gpu: rank: by
-                         number, 0-3; mig:* are all MIG instances, mig:1g* those of some profiles
+                         number, 0-3; mig:* are all MIG instances, mig:1g* those of a 1g profile
     state:throttled      GPUs whose clocks are held down; the other states are those of nodes
     mine                 GPUs that the job was granted
     a b  a&b  a|b  !a    and, and, or, not; parentheses group

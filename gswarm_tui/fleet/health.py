@@ -16,8 +16,8 @@ from gswarm_tui.fleet.node import NodeState
 class Health(NamedTuple):
     """What a look at a GPU found, in words.
 
-    ``found`` are faults now; ``counted`` are earlier errors. In the areas ``clear`` there was neither, and
-    those that are ``unmeasured`` couldn't be looked at.
+    ``found`` are faults now; ``counted`` are earlier errors. ``clear`` are the areas without either, and
+    ``unmeasured`` those without measurements.
     """
 
     found: tuple[str, ...]
@@ -83,5 +83,5 @@ def _faults(measured: Mapping[str, float], host: GpuLink | None) -> dict[str, st
             speeds = "PCIe {:.0f}.0 x{:.0f} under load, {:.0f}.0 x{:.0f} is possible"
             faults["pcie_gen"] = speeds.format(*now, *most)
     if measured.get("fabric_state") in (1, 2):
-        faults["fabric_state"] = "the GPU hasn't joined the NVLink fabric: ask about its fabric manager"
+        faults["fabric_state"] = "the GPU hasn't joined the NVLink fabric: have its fabric manager checked"
     return faults

@@ -237,7 +237,8 @@ class NodeState:
     @property
     def energy_is_recent(self) -> npt.NDArray[np.bool_]:
         """Whether each GPU's energy counter was read so recently that its value is repeated."""
-        newest = np.full(len(self.gpus), self.last_ts, dtype=np.float64)  # NaN before the first frame
+        # The time is NaN before the first frame.
+        newest = np.full(len(self.gpus), self.last_ts, dtype=np.float64)
         recent: npt.NDArray[np.bool_] = newest - self.energy.at <= REPEATED_S
         return recent
 

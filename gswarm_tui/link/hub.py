@@ -106,7 +106,8 @@ class Hub:
         self._frames_of: set[str] = set()
         self._acknowledged: dict[tuple[str, str], int] = {}
         self._reconnecting: set[str] = set()
-        self._energy_requests = 0  # since the last flush
+        # Requests since the last flush.
+        self._energy_requests = 0
 
     def now(self) -> float:
         """The recorder's Unix time in seconds."""

@@ -116,13 +116,13 @@ def _help(*words: str) -> str:
 def metrics() -> str:
     """Return the tables of all metrics: column, unit, kind, period, name in filters, meaning, source."""
 
-    def table(title: str, metrics_of_table: tuple[Metric, ...]) -> str:
+    def table(title: str, metrics_of_table: tuple[Metric, ...], *, short: bool = True) -> str:
         rows = [
-            f"| `{m.name}` | `{m.short}` | {m.unit} | {m.kind} | {m.group} "
+            f"| `{m.name}` |{f' `{m.short}` |' * short} {m.unit} | {m.kind} | {m.group} "
             f"| {f'{m.period_s:g} s' if m.period_s else 'each sample'} | {m.meaning} | {_cell(m.source)} |"
             for m in metrics_of_table
         ]
-        header = "| column | short name | unit | kind | group | period | meaning | source |"
+        header = f"| column |{' short name |' * short} unit | kind | group | period | meaning | source |"
         return f"## {title}\n\n" + _table(header, rows)
 
     return "\n\n".join(
@@ -130,8 +130,8 @@ def metrics() -> str:
             table("Each GPU (gpu_samples)", GPU_METRICS),
             table("Each node (host_samples)", HOST_METRICS),
             table("Each GPU process (process_samples)", PROCESS_METRICS),
-            table("Each network port (port_samples)", PORT_METRICS),
-            table("Each file system of the job (mount_samples)", MOUNT_METRICS),
+            table("Each network port (port_samples)", PORT_METRICS, short=False),
+            table("Each file system of the job (mount_samples)", MOUNT_METRICS, short=False),
         ]
     )
 

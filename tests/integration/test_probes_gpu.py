@@ -499,8 +499,8 @@ def test_a_slow_but_steady_driver_costs_fewer_readings_and_no_row(stage: Stage) 
     with stage.node(wait_s=0.09) as node:
         slow = node.facts().capabilities["slow_calls"]
         assert re.fullmatch(
-            r"the driver takes 4\d ms for util_pct, mem_util_pct, read every 1[5-9] s now; "
-            r"the driver takes 6\d ms for power_w, read every 2[3-8] s now",
+            r"the driver takes 4\d ms for util_pct, mem_util_pct, now read every 1[5-9] s; "
+            r"the driver takes 6\d ms for power_w, now read every 2[3-8] s",
             slow,
         ), slow
         rows, notes = at_ten_hertz(node)

@@ -125,8 +125,8 @@ def test_nodes_that_fail_alike_share_a_sentence() -> None:
             "gpu03: not measured: mem_temp_c, gpu3.power_w: not supported.",
         ),
         (
-            {"unmeasured": {"gpu3.slow_calls": "the driver takes 9 ms for power_w, read every 3.6 s now"}},
-            "gpu03: slow driver: gpu3: the driver takes 9 ms for power_w, read every 3.6 s now.",
+            {"unmeasured": {"gpu3.slow_calls": "the driver takes 9 ms for power_w, now read every 3.6 s"}},
+            "gpu03: slow calls: gpu3: the driver takes 9 ms for power_w, now read every 3.6 s.",
         ),
     ],
 )

@@ -178,7 +178,7 @@ class JobCgroup:
     def read_file(self, name: str, name_v1: str = "") -> bytes:
         """Return a file by its names in version 2 and 1. Raises MissingError, OSError."""
         if not self._folder:
-            raise MissingError("neither your processes on the GPUs nor the agent are in a Slurm job's cgroup")
+            raise MissingError("neither the agent nor your processes on the GPUs are in a Slurm job's cgroup")
         name = (self._is_v1 and name_v1) or name
         try:
             return read_file(f"{self._folder}/{name}")

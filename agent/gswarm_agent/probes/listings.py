@@ -1,7 +1,7 @@
 """Listings of a node, such as its ports: each row is read in a thread of its own.
 
-A dead file server or a stuck adapter blocks whoever reads it, for minutes or until the node is rebooted. It
-must neither stop the agent's ticks nor keep the other rows from being read.
+A dead file server or a stuck adapter blocks the thread that reads it, for minutes or until the node is
+rebooted. This must neither stop the agent's ticks nor keep the other rows from being read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Readers: TypeAlias = "Mapping[str, Callable[[], Row]]"
 
 _PERIOD_NS = round((LISTING_S - 0.05) * SECOND_NS)
-"""A little shorter, so that a tick which comes a little early finds it due."""
+"""Somewhat less than the period, so that a tick that comes early finds a listing due."""
 _WAIT_S = 0.02
 """Time for which a tick waits for all rows; an answer that takes longer goes with the next listing."""
 

@@ -1,7 +1,7 @@
 """The file systems that a job uses: free space and inodes, and the latency of NFS.
 
 /proc/self/mountstats counts the operations of NFS mounts and the milliseconds that they took (nfs-utils,
-mountstats). What a dead server blocks is in ``_row`` alone.
+mountstats). Only ``_row`` makes calls that a dead server blocks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gswarm_agent.probes.listings import Readers
 
     Cost: TypeAlias = "Optional[Tuple[int, int]]"
-    """Operations until now, and the milliseconds that they took together."""
+    """Number of operations so far, and the milliseconds that they took together."""
 
 _MIB = 1 << 20
 _MOUNT = re.compile(rb"device .* mounted on (.*) with fstype (\S+)")

@@ -67,7 +67,7 @@ class NodeProbe:
         )
         of_host = {} if self._host is None else {**self._host.reasons, **self._hung()}
         if self._host is not None and not self._ports.find(0):
-            of_host[PORTS] = "this node shows no port of an adapter and no physical network interface"
+            of_host[PORTS] = "this node shows neither a port of an adapter nor a physical network interface"
         return host, self._gpus.facts, {**of_host, **self._counters.reasons, **self._gpus.capabilities()}
 
     def links(self) -> Tuple[GpuLink, ...]:

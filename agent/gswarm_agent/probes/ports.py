@@ -50,7 +50,7 @@ def _value(path: str) -> Optional[Number]:
 
 
 class _Port:
-    """A port whose files are in ``folder``. An odd file makes only its own value unknown."""
+    """A port whose files are in ``folder``. A file in an unknown form makes only its own value unknown."""
 
     def __init__(self, folder: str) -> None:
         paths = {
@@ -75,7 +75,8 @@ class _Port:
             value = values.get(name)
             values[name] = None if value is None else value * unit
         errors = {name: count for name in PORT_ERRORS if (count := values.get(name)) is not None}
-        if errors:  # a counter that was reset must not hide that another one grew
+        # A counter that was reset must not hide that another one grew.
+        if errors:
             growth = [count - self._errors.get(name, count) for name, count in errors.items()]
             self._new_errors += sum(max(0, each) for each in growth)
             self._errors, values["new_errors"] = errors, self._new_errors

@@ -38,7 +38,8 @@ _COMMAND_NS = 5 * SECOND_NS
 """Longest age of a command line: to read it, the kernel locks the process's own memory."""
 _ALL_COMMANDS = MAX_MESSAGE // 8
 """Characters of the command lines of all processes together; each takes four bytes at most."""
-_LONGEST_CPUS, _LONGEST_WCHAN = 256, 64  # those of all processes must fit into a message
+# The texts of all processes must fit into a message.
+_LONGEST_CPUS, _LONGEST_WCHAN = 256, 64
 _MB = 10**6
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")

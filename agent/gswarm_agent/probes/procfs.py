@@ -199,7 +199,7 @@ RANK_VARIABLES = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"MV2_COMM_WORLD_RANK", b"PM
 _RANKS = (
     RANK_VARIABLES,
     (b"LOCAL_RANK", b"OMPI_COMM_WORLD_LOCAL_RANK", b"MV2_COMM_WORLD_LOCAL_RANK", b"SLURM_LOCALID"),
-    # A batch script has SLURM_NTASKS without being one of so many; only srun sets the step's number.
+    # A batch script has SLURM_NTASKS without being one of so many; only srun sets the step's number of tasks.
     (b"WORLD_SIZE", b"OMPI_COMM_WORLD_SIZE", b"MV2_COMM_WORLD_SIZE", b"PMI_SIZE", b"SLURM_STEP_NUM_TASKS"),
 )
 

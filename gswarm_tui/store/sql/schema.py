@@ -152,7 +152,7 @@ GPUS = TableSchema(
         ColumnSchema("mem_clock_max_mhz", "INTEGER", "Highest memory clock [MHz]"),
         ColumnSchema("mig", "BOOLEAN", "Whether MIG is enabled"),
         ColumnSchema(
-            "allocated", "BOOLEAN", "Whether it is certainly the job's; NULL where Slurm names no GPUs"
+            "allocated", "BOOLEAN", "Whether it is certainly the job's; NULL where Slurm reports no GPUs"
         ),
         ColumnSchema("parent_index", "INTEGER", "gpu_index of the GPU of a MIG instance; NULL for a GPU"),
         ColumnSchema("mig_profile", "VARCHAR", "Profile of a MIG instance, as in 1g.10gb; NULL for a GPU"),
@@ -172,7 +172,7 @@ GPU_SAMPLES = TableSchema(
             "energy_used_mj",
             "BIGINT",
             "Energy used since the last reading [mJ]: growth of the counter, else power times time; NULL "
-            "between, after a start, and in a late sample: a later one has its energy",
+            "between readings, after a start, and in a late sample, whose energy is in a later one",
         ),
         ColumnSchema(
             "energy_used_ms",

@@ -34,7 +34,7 @@ MINUTES_HIGHEST = 8
 FLEET_ALONE = 4
 """Lines from which the mean over all nodes is drawn without other bands."""
 FLEET_MOST = 256
-"""Nodes of which a mean over all is drawn: reading that of each more takes 0.1 ms of the screen's time."""
+"""Most nodes over which a mean is drawn: reading each takes 0.1 ms of the screen's time."""
 
 
 def metrics_beside(metric: Metric, cells: int) -> tuple[Metric, ...]:
@@ -164,7 +164,7 @@ def plan_minutes(
     # The axis takes a line, and so does the heading where no means of nodes have one.
     left = room - 1 - headings - bands - (not plan.mean_nodes)
     left -= events if bands else min(events, left // 3)
-    # Fewer lines alone aren't worth those of heading and axis, which events use better.
+    # With fewer lines, those of heading and axis are better used for events.
     is_new = len(shown) > 1 or not plan.mean_nodes
     if is_new and 0 < len(shown) <= FLEET_MOST and left >= (1 if bands else FLEET_ALONE):
         return replace(plan, nodes=shown, fleet=min(MINUTES_HIGHEST, left))

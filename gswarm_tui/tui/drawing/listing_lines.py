@@ -14,7 +14,7 @@ from gswarm_tui.tui.drawing.text import clean, clip
 _Rows = Mapping[str, Mapping[str, float | None]]
 _STATE = PORT_METRICS[PORT_COLUMNS.index("state")]
 _FEW_INODES, _SHORTEST = 10_000, 8
-"""Fewer inodes are shown; a text in fewer cells isn't."""
+"""Free inodes below the first are shown; a text isn't shown in fewer cells than the second."""
 
 
 def listing_lines(node: NodeState, cells: int, label_width: int, *, old: bool) -> list[Spans]:
@@ -32,7 +32,7 @@ def listing_lines(node: NodeState, cells: int, label_width: int, *, old: bool) -
 
 
 def _ports(ports: _Rows) -> list[tuple[str, str]]:
-    """Return texts and roles of odd ports, then of a summary. An interface without a cable isn't odd."""
+    """Return texts and roles of odd ports, then of a summary; an interface without a cable isn't odd."""
     rates, unused, odd = Counter[str](), 0, []
     for name, row in ports.items():
         state, errors = row.get("state"), round(row.get("new_errors") or 0)

@@ -198,7 +198,7 @@ class GpuScreen(ViewerScreen):
         if metrics.display:
             listed = LISTED_METRICS if self.view == METRICS else self._overview()
             lines = metric_lines(node, self.gpu, metrics.size.width, now, listed)
-            # A heading alone would be cut off from its block; faults are below the title, too.
+            # The block must not be cut below its heading; faults are also below the title.
             if lines and (self.view == METRICS or len(lines) + 2 <= metrics.size.height):
                 lines += health_lines(node, self.gpu, metrics.size.width)
             metrics.show(lines)
@@ -236,7 +236,7 @@ class GpuScreen(ViewerScreen):
 
     @property
     def _names(self) -> tuple[str, ...]:
-        """The metrics that there is something to show of."""
+        """The metrics that this GPU or instance has."""
         instance = any(f.parent_index is not None for f in self.state.facts[self.gpu : self.gpu + 1])
         return INSTANCE_COLUMNS if instance else tuple(GPU_BY_NAME)
 

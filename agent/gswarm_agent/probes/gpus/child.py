@@ -36,12 +36,12 @@ CHUNK = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _STATE_NS = 60 * SECOND_NS
 _PROCESSES_NS = round(0.95 * PROCESS_METRICS[0].period_s * SECOND_NS)
-"""Time between two lists of processes, somewhat less than their period for ticks that come early."""
+"""Time between two lists of processes, somewhat less than their period, as ticks may come early."""
 _LISTS_SHARE = 0.01
 """Share of a core that the lists of processes may take."""
 _SOON_NS = round(0.95 * SECOND_NS)
 _MEMORY_JUMP_MIB = 128
-"""Change of a GPU's used memory that says that a process has begun, ended or loaded data."""
+"""Change of a GPU's used memory which shows that a process has begun, ended or loaded data."""
 _NVLINK_COLUMNS = frozenset(m.name for m in GPU_METRICS if m.group == NVLINK)
 
 
@@ -165,10 +165,10 @@ class _Server:
             processes = self._read_processes(ahead, left_out)
             self._lists_took_ns = time.thread_time_ns() - begun_ns
             self._answer(PROCESSES, processes)
-            # Lists that take long, twice in a row, become rarer: the first one imports modules.
+            # Lists become rarer if two in a row take long; the first one alone may, as it imports modules.
             took_ns = min(took_before_ns, self._lists_took_ns)
             pause_ns = max(_PROCESSES_NS, round(took_ns / _LISTS_SHARE))
-            # Processes that are new have no rates until the next list, so it comes soon.
+            # New processes have no rates until the next list, so it comes soon.
             before, self._listed = self._listed, {process[:2] for process in processes}
             self._processes_due = now_ns + (pause_ns if self._listed <= before else _SOON_NS)
         elif not with_processes:

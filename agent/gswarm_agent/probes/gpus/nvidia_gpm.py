@@ -39,9 +39,9 @@ _METRICS = {
 PCIE_COLUMNS = ("pcie_tx_mb_s", "pcie_rx_mb_s")
 _SHARES = [name for name in ACTIVITY_COLUMNS if name.endswith("_pct")]
 _LEAST_NS = round(0.95 * GPU_BY_NAME["pcie_tx_mb_s"].period_s * SECOND_NS)
-"""Shortest time between two samples, somewhat less than the period for ticks that come early.
+"""Shortest time between two samples, somewhat less than the period, as ticks may come early.
 
-Of samples less than 50 ms apart a H200 sometimes says 0, without an error; NVIDIA asks for 100 ms.
+For samples less than 50 ms apart an H200 sometimes returns 0 without an error; NVIDIA asks for 100 ms.
 """
 _COST_SHARE = 0.01
 """Share of a core that the samples of one GPU may take."""
@@ -80,13 +80,13 @@ class Gpm:
             )
             for metric, (number, _) in zip(self._query.metrics, _METRICS.values()):
                 metric.metricId = number
-            # The first sample raises what a user without permission would meet later.
+            # The first sample raises the error that a user without permission would get later.
             self._take(self._older)
             self._take(self._newer)
         except nvml.Error as error:
             self._refuse(error.value)
         else:
-            # Values of samples so close are useless, but the GPU says which metrics it has.
+            # The values of samples so close are useless, but the answer shows which metrics the GPU has.
             nvml.maybe(self._measure)
 
     def read(self, now_ns: int, off: FrozenSet[str], util_pct: Optional[Number]) -> Values:
@@ -113,7 +113,7 @@ class Gpm:
                 return {}
             self._older, self._newer, self._older_ns = self._newer, self._older, now_ns
             self._strikes = 0
-            # Samples that take long, twice in a row, become rarer.
+            # Samples become rarer if two in a row take long.
             before_ns, self._took_ns = self._took_ns, time.monotonic_ns() - begun_ns
             self._pause_ns = max(_LEAST_NS, round(min(before_ns, self._took_ns) / _COST_SHARE))
         values: Values = {name: value for name, value in self._values.items() if name not in off}

@@ -40,11 +40,11 @@ RETRY_NS = 60 * SECOND_NS
 STRIKES = 3
 """Number of consecutive readings after which an error counts as lasting."""
 _CLOCK_JUMP = 0.25
-"""Change of the SM clock, as a share of the higher one, that says that a GPU began or ended its work."""
+"""Change of the SM clock, as a share of the higher one, which shows that a GPU began or ended its work."""
 LATCHED_NS = 3 * SECOND_NS
-"""A GPU that has reported 100 % for so long while nothing can run on it isn't busy."""
+"""A GPU that has reported 100 % for this long while nothing can run on it isn't busy."""
 _IDLE_POWER = 0.25
-"""An idle GPU draws less of its power limit."""
+"""An idle GPU draws less than this share of its power limit."""
 _LATCHED = (
     "the driver reports 100 % without a process: no memory in use and less than 25 % of the power limit"
 )
@@ -229,7 +229,7 @@ class Gpu:
                 self._note("unmeasured", WARNING, f"no longer measures util_pct: {_LATCHED}")
 
     def _query(self, now_ns: int, *, disabled: bool, off: FrozenSet[str]) -> Dict[GpuSource, int]:
-        """Query the sources that are due, also the disabled ones if wished: each source's nvmlReturn_t."""
+        """Query the sources that are due, ``disabled`` ones if set; return each source's nvmlReturn_t."""
         codes: Dict[GpuSource, int] = {}
         usable = []
         for source in self._sources:
@@ -277,7 +277,7 @@ class Gpu:
             own = [next(answers) for _ in source.fields]
             code = codes[source] = next((code for code, _, _ in own if code != SUCCESS), SUCCESS)
             if code == SUCCESS:
-                # The call's time counts for its fields in proportion to what the driver says of each.
+                # The call's time is shared among its fields in proportion to the driver's latency of each.
                 share = sum(us for _, _, us in own) / all_us if all_us else len(own) / len(ids)
                 value = source.value([number for _, number, _ in own], now_ns)
                 # All fields of a GPU fall on the same ticks, so that one call reads them.
@@ -321,7 +321,7 @@ class Gpu:
         return reason_of(code)
 
     def _mark_lost(self, reason: str) -> None:
-        """Give the GPU up: the agent starts a process anew that tries it again later."""
+        """Give up the GPU; the agent starts a new process, which retries it later."""
         self._note("gpu_lost", ERROR, f"doesn't answer: {reason}")
         self.lost = reason
 
@@ -335,9 +335,9 @@ def _phase(index: int, number: int) -> float:
 
 
 def _silence(codes: Dict[GpuSource, int]) -> str:
-    """Return why a GPU on which everything fails doesn't answer, empty for one that lacks metrics only."""
+    """Return why a GPU doesn't answer if every call fails, empty for one that only lacks metrics."""
     if SUCCESS in codes.values():
         return ""
     if codes and set(codes.values()) == {INVALID_ARGUMENT}:
-        return "the driver no longer knows it (every call is an invalid argument)"
+        return "the driver no longer knows it (it rejects every call as an invalid argument)"
     return next((reason_of(code) for code in codes.values() if code not in UNSUPPORTED), "")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _LINKS = range(18)
 _MODULE = 1
-"""The scope of a power field that counts GPU, CPU and memory of a module (NVML_POWER_SCOPE_MODULE)."""
+"""The scope of a power field for a whole module, with GPU, CPU and memory (NVML_POWER_SCOPE_MODULE)."""
 
 
 def health_sources(nvml: Nvml) -> List[GpuSource]:
@@ -75,8 +75,8 @@ def health_sources(nvml: Nvml) -> List[GpuSource]:
         field("module_power_w", (api.NVML_FI_DEV_POWER_INSTANT,), scope=_MODULE, factor=0.001),
         field("pcie_replays", (api.NVML_FI_DEV_PCIE_REPLAY_COUNTER,)),
         field("recovery_action", (api.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION,)),
-        # NVLink 5 has 206 to 212 and 215 for all links, Hopper counts of each of its 18 links. The older
-        # totals have fields of 12 links beside them, so they come last.
+        # NVLink 5 has 206 to 212 and 215 for all links; Hopper has counts for each of its 18 links. The older
+        # totals may cover only 12 links, the number that has fields beside them, so they come last.
         nvlink("nvlink_errors", range(206, 213), (161, 163), (38, 45, 52)),
         nvlink("nvlink_recoveries", range(215, 216), (162,), (59,)),
     ]

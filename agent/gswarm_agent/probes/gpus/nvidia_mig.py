@@ -1,7 +1,7 @@
 """MIG: the instances of NVIDIA's GPUs, each with memory, activity and processes of its own.
 
-NVML has power, clocks, temperatures and utilisation of the whole GPU only (nvml.h, "Multi Instance GPU
-Management"; utilisation of neither).
+NVML has power, clocks and temperatures of the whole GPU only, and utilisation of neither GPU nor instance
+(nvml.h, "Multi Instance GPU Management").
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def find_gpus(nvml: Nvml, whereabouts: Whereabouts, left_out: Collection[int]) -> List[int]:
-    """Return the indexes of the GPUs, each followed by those of its instances; nothing is asked of some."""
+    """Return the indexes of the GPUs, each followed by its instances; no call is made for ``left_out``."""
     api, maybe, found = nvml.api, nvml.maybe, []
     for index in range(maybe(api.nvmlDeviceGetCount) or 0):
         found.append(index)

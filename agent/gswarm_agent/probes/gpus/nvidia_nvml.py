@@ -78,7 +78,7 @@ class Nvml:
     def fields(self, handle: Any, fields: Sequence[Tuple[int, int]]) -> List[Tuple[int, Number, int]]:
         """Return nvmlReturn_t, number and microseconds of each (field id, scope). Raises ``Error``.
 
-        The microseconds are what the driver says that the field took (latencyUsec).
+        The microseconds are the driver's latency of the field (latencyUsec).
         """
         return [
             (

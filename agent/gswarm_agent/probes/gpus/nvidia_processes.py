@@ -18,7 +18,7 @@ _SECOND_US = 1_000_000
 _LONGEST_US = 15 * _SECOND_US
 """Older samples aren't requested; the driver keeps those of a few seconds."""
 _SHARES_NS = round(0.95 * SECOND_NS * next(m.period_s for m in PROCESS_METRICS if m.name == "sm_pct"))
-"""Time between two readings of the SM shares, somewhat less than their period for lists that come early."""
+"""Time between two readings of the SM shares, somewhat less than their period, as lists may come early."""
 _GRAPHICS_NS = 60 * SECOND_NS
 """Time between two lists of a GPU's graphics processes while there are none."""
 

@@ -22,12 +22,12 @@ _NS_TO_PERCENT = 100 / SECOND_NS
 _STALE_PERIODS = 1.5
 """A value stands for this many periods of its source after it was read."""
 _COST_SHARE = 0.0025
-"""Share of a core's time that the driver may take for one source of one GPU; others are read less often."""
+"""Share of a core that the driver may take for one source of one GPU; a slower source is read less often."""
 _FASTEST_NS = MIN_INTERVAL_MS * 1_000_000
 _THROUGHPUT_S = 20.0
 """Time between two readings of a GPU's PCIe traffic, which take 40 ms."""
 _TIMINGS = 3
-"""Number of readings of which the fastest counts, as others may have waited for the CPU."""
+"""Number of latest readings of which the fastest counts, as others may have waited for the CPU."""
 
 
 class GpuSource:
@@ -71,7 +71,7 @@ class GpuSource:
         return self._hurried or now_ns >= self._due_ns
 
     def hurry(self) -> None:
-        """Be due at once; the regular readings stay when they are."""
+        """Be due at once; the times of the regular readings don't change."""
         self._hurried = True
 
     def keep(self, values: Tuple[Optional[Number], ...], now_ns: int, *, took_ns: int, phase: float) -> None:
@@ -87,11 +87,11 @@ class GpuSource:
             self._due_ns += self.pause_ns * (1 + (now_ns - self._due_ns) // self.pause_ns)
 
     def slowness(self) -> str:
-        """Return how long the driver takes and how often the source is read therefore, if users notice it."""
+        """Return how long the driver takes and how often the source is read now, if users notice it."""
         if self.pause_ns <= max(self._period_ns, SECOND_NS):
             return ""
         ms, pause_s = min(self._timings_ns) / 1e6, self.pause_ns / SECOND_NS
-        return f"the driver takes {ms:.2g} ms for {', '.join(self.columns)}, read every {pause_s:.2g} s now"
+        return f"the driver takes {ms:.2g} ms for {', '.join(self.columns)}, now read every {pause_s:.2g} s"
 
     def values(self, now_ns: int) -> Tuple[Optional[Number], ...]:
         """Return the values for a row, None for what is too old."""
@@ -220,7 +220,8 @@ def call_sources(nvml: Nvml) -> List[CallSource]:
         CallSource(
             ("temp_c",),
             lambda handle: (api.nvmlDeviceGetTemperatureV(handle, api.NVML_TEMPERATURE_GPU),),
-            lambda handle: (api.nvmlDeviceGetTemperature(handle, api.NVML_TEMPERATURE_GPU),),  # before 570
+            # Drivers before 570 have only this call.
+            lambda handle: (api.nvmlDeviceGetTemperature(handle, api.NVML_TEMPERATURE_GPU),),
         ),
         one("sm_clock_mhz", api.nvmlDeviceGetClockInfo, api.NVML_CLOCK_SM),
         one("mem_clock_mhz", api.nvmlDeviceGetClockInfo, api.NVML_CLOCK_MEM),
@@ -259,7 +260,8 @@ def field_sources(nvml: Nvml, handle: Any) -> List[FieldSource]:
 
     def nvlink(column: str, kib: int, count: int) -> FieldSource:
         plans, scales = [[(kib, ALL_LINKS)], [(count, ALL_LINKS)]], [_KIB_TO_MB, _BYTES_TO_MB]
-        if blackwell:  # NVLink 5 counts bytes; its answer to the older fields isn't documented
+        # NVLink 5 counts bytes; what it returns for the older fields isn't documented.
+        if blackwell:
             plans.reverse()
             scales.reverse()
         return FieldSource(column, plans, scales)

@@ -88,7 +88,7 @@ _MEANINGS = {
     95: "memory error, not contained to one program",
     119: "the GPU's system processor timed out",
 }
-# Other actions are plain enough in small letters.
+# Other actions are plain enough in lower case.
 _ADVICE = {
     "RESTART_APP": "restart the program",
     "RESTART_VM": "restart the virtual machine",
@@ -97,8 +97,11 @@ _ADVICE = {
     "IGNORE": "nothing to do",
     "CHECK_APP/CUDA": "check the program",
     "INVESTIGATE_SW": "check driver and firmware",
+    "UPDATE_SWFW": "update driver and firmware",
+    "CHECK_MECHANICALS": "check seat and power cables",
+    "CHECK_UVM": "check unified memory (UVM)",
     "INVESTIGATE_SW_USER": "check the user's software",
-    "INVESTIGATE_LINK_SI": "check the link's signals",
+    "INVESTIGATE_LINK_SI": "check the link's signal integrity",
     "SYMPATHETIC_REPORT_SOLO": "report it if no other XID came",
     "WORKFLOW_XID_13": "run compute-sanitizer",
     "WORKFLOW_XID_31": "run compute-sanitizer",

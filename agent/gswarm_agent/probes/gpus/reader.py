@@ -42,7 +42,7 @@ RETRY_NS = 60 * SECOND_NS
 LOST_RETRY_NS = 5 * RETRY_NS
 """Pause before a GPU that is still lost is tried again: each time the node's others lose a second or two."""
 LATE_ROUNDS = 3
-"""GPUs are late after this many times the time that a round of all of them usually takes."""
+"""GPUs are late after this multiple of the time that a round of all of them usually takes."""
 _OLDEST_NS = SECOND_NS // 2
 """Age up to which rows stand in for those of a round that isn't finished, whatever it usually takes."""
 _ENERGY = GPU_COLUMNS.index("energy_mj")
@@ -50,7 +50,7 @@ _CLOSE_S = 0.5
 _LOOK_S = 0.1
 """Time between two looks whether the driver's start hangs."""
 HANGS = "the driver is slow or hangs"
-OF_INSTANCES = "NVML has utilisation of no MIG instance; power, clocks and all else are those of its GPU"
+OF_INSTANCES = "NVML measures no utilisation of MIG instances; power, clocks and all else are their GPU's"
 HANGING_PROCESS = "it hangs, or the kernel is slow to read its memory"
 FAILED = "the process that reads the GPUs failed"
 LET_GO = "detached from the GPUs, which nothing uses, until a recorder connects"
@@ -343,7 +343,7 @@ class GpuReader:
             self._usual_ns += (took_ns - self._usual_ns) // (8 if self._usual_ns else 1)
             # The first list isn't waited for: its process imports modules.
             self._awaits_processes = processes_follow and self._listed_processes
-        # A GPU that is still lost when it is tried again is no news.
+        # A GPU that is still lost when it is retried is no new event.
         self._notes += [
             note
             for note in (Note(*values) for values in notes)

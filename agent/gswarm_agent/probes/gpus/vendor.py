@@ -22,9 +22,9 @@ IDLE, DRIVER, PROCESS = -1, -2, -3
 A place is a GPU's index or one of these, and a process's id or 0.
 """
 UNUSED_MIB = 64
-"""A GPU whose used memory is less runs no process: each that computes on it needs more."""
+"""A GPU with less used memory runs no process: each process that computes needs more."""
 ROUND_NS = 250_000_000
-"""Longest time between two rounds of readings at shorter intervals, where a driver is slow."""
+"""Longest time between two rounds of readings of a slow driver, if the interval is shorter."""
 _PLACE = struct.Struct("=qqq")
 
 
@@ -90,7 +90,7 @@ if TYPE_CHECKING:
         ) -> Optional[Values]:
             """Return a GPU's values by column, None if it doesn't answer; rates are since the last call.
 
-            If ``fresh``, the energy counter is read also if it isn't due.
+            If ``fresh``, the energy counter is read even if it isn't due.
             """
 
         def pause_ns(self) -> int:
