@@ -12,7 +12,7 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, List, Match
+    from typing import Iterable, List
 
 HIDDEN = "***"
 
@@ -58,6 +58,11 @@ _IN_TEXT = (
     re.compile(
         r"(hooks\.slack\.com/\w+/|discord(?:app)?\.com/api/webhooks/|\.webhook\.office\.com/\w+/)[^\s\"']+"
     ),
+    # Passwords in the URLs of databases may hold / and @. The URLs of pages and repositories have ports, and
+    # @ in their paths; their user may be a token.
+    re.compile(r"""((?<!http)(?<!https)(?<!ftp)(?<!ssh)://[^\s/:"']{0,200}:)[^\s"']{1,200}(?=@)"""),
+    re.compile(r"""((?:https?|ftp|ssh)://[^\s/:"']{0,200}:)[^\s/"']+(?=@)"""),
+    re.compile(r"""((?:https?|ftp)://)[^\s/:@"']+(?=@)"""),
     re.compile(r"(-----BEGIN[ A-Z0-9_-]{0,100}PRIVATE KEY(?: BLOCK)?-----)[\s\S]+?(?=-----END|\Z)"),
 )
 
@@ -106,35 +111,4 @@ def _redact_text(text: str) -> str:
     """Redact one word, which may be a whole shell line, a URL or JSON."""
     for pattern in _IN_TEXT:
         text = pattern.sub(rf"\1{HIDDEN}", text)
-    if "://" in text:
-        text = _BETWEEN_SPACES.sub(_redact_urls, text)
     return _TOKEN.sub(HIDDEN, text)
-
-
-_BETWEEN_SPACES = re.compile(r"""[^\s"']+""")
-_PATH = re.compile("[/?#]")
-_PORT = re.compile(r"\d{1,5}[/?#]")
-
-
-def _redact_urls(match: Match[str]) -> str:
-    """Redact the users and passwords of URLs in a text without spaces."""
-    parts = match[0].split("://")
-    return "://".join([parts[0], *map(_redact_url, parts, parts[1:])])
-
-
-def _redact_url(before: str, after: str) -> str:
-    """Return ``after``, which follows ``://``, without the password; ``before`` ends with the scheme.
-
-    Passwords in the URLs of databases may hold / and @. The URLs of pages and repositories have ports, and @
-    in their paths.
-    """
-    web = before.endswith(("http", "https", "ftp"))
-    standard = web or before.endswith("ssh")
-    host = _PATH.split(after, 1)[0]
-    account, at, _ = (host if standard and "@" in host else after).rpartition("@")
-    user, colon, password = account.partition(":")
-    if not at or _PATH.search(user) or (not colon and not web):
-        return after
-    if colon and standard and _PORT.match(password):
-        return after
-    return (f"{user}:" if colon else "") + HIDDEN + after[len(account) :]
