@@ -150,7 +150,8 @@ def _head(folder: Folder) -> Head:
     try:
         with connect(folder) as connection:
             connection.settimeout(TIMEOUT_S)
-            status = request(connection, {"want": "status"})
+            connection.sendall(encode({"want": "status", "version": VERSION}, MAX_REQUEST))
+            status = _receive(connection)
     except TimeoutError:
         note, hangs = registry.read_note(f"{socket.gethostname()}-{folder.name}.json"), True
         status = {"pid": int(folder.name)} if note is None else note._asdict()
@@ -166,12 +167,6 @@ def _head(folder: Folder) -> Head:
         tuple(status.get("nodes", ())),
         status,
     )
-
-
-def request(connection: socket.socket, message: dict[str, Any]) -> dict[str, Any]:
-    """Send a request over a connection and return the first reply. Raises OSError, MessageError."""
-    connection.sendall(encode(message | {"version": VERSION}, MAX_REQUEST))
-    return _receive(connection)
 
 
 def _receive(connection: socket.socket) -> dict[str, Any]:
