@@ -155,7 +155,7 @@ def test_kernels_setting_is_obeyed_and_named(node: NodeFiles, paranoid: int, rea
     ticks = Ticks(node.probe())
     assert not counts(ticks.tick())
     assert ticks.probe.reasons["ipc"] == reason
-    assert not ticks.probe.is_counting
+    assert tool_pids(node) == []
     node.allow(0)
     ticks.until(counts)
 

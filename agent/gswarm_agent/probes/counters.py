@@ -66,11 +66,6 @@ class CountersProbe:
             columns = dict.fromkeys(COUNTER_COLUMNS, self._obstacle) if self._obstacle else self._missing
         return {CPU_COUNTERS: self._rights.cpu, GPU_COUNTERS: self._rights.gpu, **columns}
 
-    @property
-    def is_counting(self) -> bool:
-        """Whether perf runs for this probe."""
-        return self._running is not None
-
     def switch(self, *, on: bool) -> None:
         """Begin or end counting."""
         if self._on and not on:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from glob import glob
@@ -131,37 +132,6 @@ def _mb_s(rates: Optional[Tuple[float, ...]]) -> HostValues:
     return (None, None) if rates is None else tuple(rate / _MB for rate in rates)
 
 
-class Fabric:
-    """Bytes per second of all InfiniBand and RoCE ports that count their data."""
-
-    # The counters count words of four bytes (InfiniBand Architecture Specification, PortCounters).
-    _WORD = 4
-
-    def __init__(self, sys: str) -> None:
-        self._folders = f"{sys}/class/infiniband/*/ports/*/counters"
-        self._ports: List[Tuple[str, str]] = []
-        self._rates = SummedRates(2)
-
-    def read(self, now_ns: int) -> HostValues:
-        """Return MB/s, None at the first reading. A port that can't be read is left out."""
-        if not self._ports:
-            folders = sorted(glob(self._folders))
-            files = [(f"{folder}/port_rcv_data", f"{folder}/port_xmit_data") for folder in folders]
-            self._ports = [pair for pair in files if all(map(exists, pair))]
-        if not self._ports:
-            raise MissingError("this node has no InfiniBand or RoCE port that counts its data")
-        counts: Dict[str, Tuple[int, int]] = {}
-        failed: List[Exception] = []
-        for received, sent in self._ports:
-            try:
-                counts[received] = int(read_file(received)) * self._WORD, int(read_file(sent)) * self._WORD
-            except (OSError, ValueError) as error:  # some adapters write "N/A (no PMA)"
-                failed.append(error)
-        if not counts:
-            raise failed[0]
-        return _mb_s(self._rates.update(counts, now_ns))
-
-
 class JobCgroup:
     """The cgroup of the Slurm job of a process, in version 1 or 2."""
 
@@ -228,6 +198,19 @@ def all_sources(proc: str, sys: str) -> List[HostSource]:
         physical = [name for name in names if exists(f"{sys}/class/net/{name}/device")]
         return physical or [name for name in names if name != "lo"]
 
+    fabric_rates = SummedRates(2)
+
+    def fabric(now_ns: int) -> HostValues:
+        counts: Dict[str, Tuple[int, int]] = {}
+        for folder in glob(f"{sys}/class/infiniband/*/ports/*/counters"):
+            with suppress(OSError, ValueError):  # some adapters write "N/A (no PMA)"
+                # They count words of four bytes (InfiniBand Architecture Specification, PortCounters).
+                received, sent = (4 * int(read_file(f"{folder}/port_{way}_data")) for way in ("rcv", "xmit"))
+                counts[folder] = received, sent
+        if not counts:
+            raise MissingError("this node has no InfiniBand or RoCE port that counts its data")
+        return _mb_s(fabric_rates.update(counts, now_ns))
+
     disks = DeviceTraffic(f"{proc}/diskstats", parse_diskstats, whole_disks)
     network = DeviceTraffic(f"{proc}/net/dev", parse_net_dev, interfaces)
     return [
@@ -237,7 +220,7 @@ def all_sources(proc: str, sys: str) -> List[HostSource]:
         HostSource(("disk_read_mb_s", "disk_write_mb_s"), disks.read),
         HostSource(("net_rx_mb_s", "net_tx_mb_s"), network.read),
         *(_pressure(f"psi_{name}_pct", partial(read_file, f"{proc}/pressure/{name}")) for name in _STALLS),
-        HostSource(("ib_rx_mb_s", "ib_tx_mb_s"), Fabric(sys).read),
+        HostSource(("ib_rx_mb_s", "ib_tx_mb_s"), fabric),
         *_job_sources(JobCgroup(proc, sys, "self")),
     ]
 
