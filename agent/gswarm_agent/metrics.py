@@ -109,10 +109,10 @@ GPU_METRICS: Tuple[Metric, ...] = (
            "nvmlDeviceGetClockInfo(NVML_CLOCK_MEM)",
            "Clock of the device memory", top_fact="mem_clock_max_mhz", period_s=10),
     Metric("pcie_tx_mb_s", "PCIe tx", "pcietx", "MB/s", RATE, "FLOAT",
-           "NVML_GPM_METRIC_PCIE_TX_PER_SEC; without GPM nvmlDeviceGetPcieThroughput, every 20 s",
+           "NVML_GPM_METRIC_PCIE_TX_PER_SEC; without GPM nvmlDeviceGetPcieThroughput, once a second",
            "Bytes that the GPU sent over PCIe", group=PCIE, period_s=0.2),
     Metric("pcie_rx_mb_s", "PCIe rx", "pcierx", "MB/s", RATE, "FLOAT",
-           "NVML_GPM_METRIC_PCIE_RX_PER_SEC; without GPM nvmlDeviceGetPcieThroughput, every 20 s",
+           "NVML_GPM_METRIC_PCIE_RX_PER_SEC; without GPM nvmlDeviceGetPcieThroughput, once a second",
            "Bytes that the GPU received over PCIe", group=PCIE, period_s=0.2),
     Metric("nvlink_tx_mb_s", "NVLink tx", "nvtx", "MB/s", RATE, "FLOAT",
            "field 138 NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX (KiB); 202 (bytes) from Blackwell on",
@@ -439,8 +439,8 @@ MOUNT_METRICS: Tuple[Metric, ...] = (
              "Files that users can still create, where the file system limits them"),
     *(
         _of_host(f"{way}_ms", "ms", "FLOAT",
-                 f"/proc/self/mountstats {way.upper()}",
-                 f"Mean time of a {way} since the previous reading; NFS only", RATE)
+                 f"/proc/self/mountstats {way.upper()} of NFS; llite/*/stats {way} of Lustre",
+                 f"Mean time of a {way} since the previous reading, of NFS and Lustre", RATE)
         for way in ("read", "write")
     ),
 )

@@ -8,7 +8,12 @@ from typing import NamedTuple
 RGB = tuple[int, int, int]
 
 DARK, LIGHT, ANSI = "dark", "light", "ansi"
-THEME_NAMES = (DARK, LIGHT, ANSI)
+NAMED_THEMES = (
+    *("nord", "gruvbox", "dracula", "tokyo-night", "catppuccin-mocha", "catppuccin-latte"),
+    *("solarized-dark", "solarized-light"),
+)
+"""Themes of Textual by their names; they keep our ramps, on their own backgrounds."""
+THEME_NAMES = (DARK, LIGHT, ANSI, *NAMED_THEMES)
 """Themes of the screens; ``ansi`` uses the terminal's own 16 colours."""
 
 

@@ -31,7 +31,8 @@ _PLAYED = (PAST, REPLAY)
 _RECORDED = (LIVE, PAST)
 
 _CHANGES = (
-    "start_session stop_session undo_stop rename note mark write_files sample_every switch_metrics trace"
+    "start_session stop_session undo_stop rename note mark write_files sample_every switch_metrics trace "
+    "save_screen"
 )
 _CHANGING = frozenset(_CHANGES.split())
 
@@ -187,6 +188,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("suspend_process", ("ctrl+z",), "Suspend; fg in the shell continues", VIEWING, words="background"),
     Action("theme", ("t",), "Switch theme", VIEWING, words="colours colors dark light contrast"),
     Action("redraw", ("ctrl+l",), "Redraw screen", VIEWING, priority=True, in_sql=True, words="refresh"),
+    Action("save_screen", ("ctrl+s",), "Save screen as SVG", VIEWING, priority=True, in_sql=True,
+           words="screenshot picture image print"),
     # Playback
     Action("play", ("space",), "Look back while recording continues", PLAYBACK, (), 64, "look back",
            modes=(LIVE,), words="pause freeze rewind history past replay stop"),

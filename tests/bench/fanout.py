@@ -130,8 +130,8 @@ def ssh_servers(stack: ExitStack, folder: Path, nodes: int) -> tuple[Path, list[
 def parallel_ssh(config: Path, names: Sequence[str], *command: str) -> float:
     """Return the seconds of one OpenSSH client for each node, all at once, that run a command.
 
-    The usual command imports nvitop. An agent doesn't; with pynvml instead, this takes three quarters of the
-    time.
+    The usual command imports nvitop. An agent does so only for old drivers; with pynvml instead, this takes
+    three quarters of the time.
     """
     began = time.monotonic()
     clients = [

@@ -22,6 +22,7 @@ from gswarm_tui.launch.bootstrap import Bootstrap
 from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 from gswarm_tui.launch.ssh.asyncssh_internals import read_options
 from gswarm_tui.launch.ssh.attempt import Attempt, _load_key_pairs
+from gswarm_tui.launch.ssh.configuration import SshConfiguration
 from tests.integration.agent_node import gone, until
 from tests.integration.sshd import SSHD, SshServer, new_key, public, running
 
@@ -285,6 +286,40 @@ async def test_the_configuration_is_what_ssh_makes_of_it(
             assert await first_frame(ssh, node), node
 
 
+def count_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a program named ssh in front of the real one; return the file that gets a line for each call."""
+    (folder / "bin").mkdir()
+    program, calls = folder / "bin/ssh", folder / "calls"
+    program.write_text(f'#!/bin/sh\necho "$*" >> {calls}\nexec {shutil.which("ssh")} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("lines", "calls"),
+    [
+        (["Host other gpu3"], 2),
+        (["Match final all"], 1),
+        (["Match host gpu2"], 8),
+        (["HostName %h.x"], 8),
+        (['Include "folder of mine/*"'], 8),
+    ],
+)
+async def test_hosts_that_the_configuration_does_not_tell_apart_share_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], calls: int
+) -> None:
+    called = count_calls(tmp_path, monkeypatch)
+    (tmp_path / "mo").mkdir()  # ssh passes over folders
+    (tmp_path / "more").write_text("\n".join(lines) + "\n  User alice\n")
+    (tmp_path / "config").write_text(f"Host gpu*\n  HostName 127.0.0.1\nHost *\n  Include {tmp_path}/mo*\n")
+    configuration = SshConfiguration(str(tmp_path / "config"), [str(tmp_path / "config")])
+    for _ in range(2):
+        options = await asyncio.gather(*(configuration.read(f"gpu{n}", "", 0) for n in range(8)))
+    assert len(called.read_text().splitlines()) == calls + 1  # and one for ssh's defaults
+    assert options[0][0].host == "127.0.0.1"
+
+
 async def test_ssh_that_hangs_is_ended_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,6 +329,12 @@ async def test_ssh_that_hangs_is_ended_with_a_sentence(
     error = await refused(SshLauncher(SshSettings(config=str(tmp_path / "config"))))
     assert error.reason == "reading its SSH configuration took more than 1 s"
     until(lambda: gone(int((tmp_path / "pid").read_text())))
+
+
+async def test_configuration_is_read_without_ssh(server: SshServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    async with launcher(server) as ssh:
+        assert await first_frame(ssh)
 
 
 @pytest.mark.parametrize("name", INVALID_NODE_NAMES)

@@ -190,7 +190,9 @@ def test_processes_are_listed_in_time_on_slow_gpus(standin_lib: Path, tmp_path: 
     assert has_processes[2:] == [True] * 4
 
 
-def test_a_driver_that_lists_no_processes_is_in_the_capabilities(tmp_path: Path) -> None:
+def test_processes_of_an_old_driver_come_through_nvitop(
+    standin_lib: Path, tmp_path: Path, worker: subprocess.Popen[bytes]
+) -> None:
     omit = [f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "Graphics")]
     omit += [
         "nvmlDeviceGetFieldValues",
@@ -199,11 +201,14 @@ def test_a_driver_that_lists_no_processes_is_in_the_capabilities(tmp_path: Path)
     ]
     lib = build(tmp_path / "lib", tmp_path, omit=omit)
     scenario = Scenario.of("n", 1, memory_used_mib=900, memory_reserved_mib=100, clock_reasons=4)
+    scenario.gpus[0].processes = [GpuProcess(worker.pid, used_mib=800, sm_percent=50)]
     scenario.write(tmp_path / "s")
     with ProbeProcess(lib, tmp_path / "s") as node:
         capabilities = node.facts().capabilities
         (row,) = node.read().gpus
-    assert capabilities["processes"] == "the driver is too old: it lacks the function"
+        (process,) = on_gpus(node)
+    assert "processes" not in capabilities
+    assert (process.pid, process.row["gpu_memory_mib"], process.row["sm_pct"]) == (worker.pid, 800, 50)
     assert row is not None
     assert (row["clock_reasons"], row["mem_used_mib"], row["mem_temp_c"]) == (4, 1000, None)
     assert "driver is too old" in capabilities["mem_temp_c"]

@@ -181,7 +181,7 @@ def test_footer_fits_and_always_shows_help_and_quit(width: int, mode: str) -> No
         ("nvlink", "Show NVLink tx"),
         ("power", "Show power"),
         ("open 02", "Open gpu02"),
-        ("light", "Switch to light"),
+        ("nord", "Switch to nord"),
         ("THEME", "Switch theme"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -221,7 +222,7 @@ HOMES: dict[str, set[str]] = {
 # Lines of each room's files, rounded up to the next 25.
 LINES: dict[str, int] = {
     "gswarm_agent": 5_000,
-    "gswarm_agent.probes": 4_725,
+    "gswarm_agent.probes": 4_850,
     "gswarm_tui": 180,
     "gswarm_tui.analysis": 1_450,
     "gswarm_tui.commands": 2_975,
@@ -230,7 +231,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.doctor": 400,
     "gswarm_tui.exchange": 725,
     "gswarm_tui.fleet": 3_375,
-    "gswarm_tui.launch": 1_825,
+    "gswarm_tui.launch": 1_900,
     "gswarm_tui.link": 1_450,
     "gswarm_tui.options": 1_250,
     "gswarm_tui.playback": 480,
@@ -244,7 +245,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.slurm": 450,
     "gswarm_tui.store": 7_300,
     "gswarm_tui.trials": 1_375,
-    "gswarm_tui.tui": 8_950,
+    "gswarm_tui.tui": 9_025,
 }
 
 
@@ -336,7 +337,7 @@ def test_no_rooms_import_each_other_in_a_circle() -> None:
 
 
 def test_nvml_is_named_by_the_modules_of_nvidia_only() -> None:
-    names = [name for name, path in AGENT_MODULES.items() if "pynvml" in path.read_text()]
+    names = [name for name, path in AGENT_MODULES.items() if re.search("pynvml|nvitop", path.read_text())]
     assert names
     assert all(name.startswith("gswarm_agent.probes.gpus.nvidia") for name in names)
 

@@ -113,7 +113,7 @@ def job(root: Path, cwd: str) -> Mounts:
         (root / folder).mkdir(parents=True, exist_ok=True)
     (root / "proc/77/cwd").symlink_to(cwd)
     (root / "proc/77/root").symlink_to(root)
-    mounts = Mounts(str(root / "proc"))
+    mounts = Mounts(str(root / "proc"), str(root / "sys"))
     mounts.pids = (76, 77)
     return mounts
 
@@ -130,6 +130,16 @@ def test_files_are_those_of_the_job_with_the_latency_of_nfs(tmp_path: Path) -> N
     assert row["total_mib"] == there.f_blocks * there.f_frsize // 2**20
     assert 0 < (row["free_mib"] or 0) <= row["total_mib"]
     assert (row["read_ms"], row["write_ms"]) == (2.5, None)
+
+
+def test_lustre_has_the_latency_of_its_stats(tmp_path: Path) -> None:
+    mounts, stats = job(tmp_path, "/data/run"), tmp_path / "proc/fs/lustre/llite/scratch-ff00"
+    put(tmp_path / "proc/77", mountstats="device 10.0.0.1@tcp:/scratch/a mounted on /data with fstype lustre")
+    for look, total_us in enumerate((5_000, 17_000), 1):
+        counts = f"read_bytes 9 samples [bytes] 1 2 3\nwrite {look} samples [usecs] 2 9 {total_us} 99"
+        put(stats, stats=counts)
+        row = read(MOUNT_COLUMNS, mounts.find(look * LOOK))["/data/run"]
+    assert (row["read_ms"], row["write_ms"]) == (None, 12)
 
 
 def test_dead_file_server_stops_neither_ticks_nor_other_rows(

@@ -53,7 +53,7 @@ class NodeProbe:
         self._with_counters = False
         self._host_facts = read_host_facts(proc)
         self._gpus = GpuReader(proc, sys, start_s)
-        self._ports, self._mounts = Ports(sys), Mounts(proc)
+        self._ports, self._mounts = Ports(sys), Mounts(proc, sys)
         self._listings = {PORTS: Listing(self._ports.find), MOUNTS: Listing(self._mounts.find)}
         self._read_ns: Optional[int] = None
         self._user = user_name(os.getuid())

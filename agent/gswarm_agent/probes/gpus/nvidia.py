@@ -52,22 +52,29 @@ class Nvidia:
         from gswarm_agent.probes.gpus.nvidia_links import Links
         from gswarm_agent.probes.gpus.nvidia_mig import MigInstance, find_gpus
         from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
-        from gswarm_agent.probes.gpus.nvidia_processes import ProcessLists, widen_process_info
+        from gswarm_agent.probes.gpus.nvidia_pcie import ThroughputLane
+        from gswarm_agent.probes.gpus.nvidia_processes import (
+            ProcessLists,
+            nvitop_for_old_driver,
+            widen_process_info,
+        )
         from gswarm_agent.probes.gpus.nvidia_xid import XidWatch
 
         whereabouts.enter(DRIVER)
         self._nvml = nvml = Nvml.open()
         self.driver_version, self.cuda_version = nvml.driver_version, nvml.cuda_version
+        lane = ThroughputLane(nvml, whereabouts)
         indexes = [facts.index for facts in self.known] or find_gpus(nvml, whereabouts, left_out)
         whereabouts.enter(DRIVER)
         self._gpus = [
-            (Gpu if index < MIG_INDEX else MigInstance)(nvml, place, index, self.notes)
+            (Gpu if index < MIG_INDEX else MigInstance)(nvml, place, index, self.notes, lane)
             for place, index in enumerate(indexes)
         ]
         whole = [gpu for gpu in self._gpus if gpu.parent_index is None]
         self._links = Links(nvml, whole, self._sys, self.notes, whereabouts)
         self._xids = XidWatch(nvml, self.notes)
-        self._divided = {gpu.parent_index for gpu in self._gpus}
+        self._nvitop = nvitop_for_old_driver(LIBRARY)
+        self._divided = {gpu.parent_index for gpu in self._gpus} if self._nvitop is None else set()
         widen_process_info(nvml)
         self._lists = [ProcessLists() for _ in self._gpus]
         self._no_processes: Dict[int, str] = {}
@@ -86,7 +93,8 @@ class Nvidia:
 
         if gpu.parent_index is None:
             self._xids.add(gpu)
-        if reason := obstacle(self._nvml, gpu.handle):
+        reason = "" if self._nvitop is not None else obstacle(self._nvml, gpu.handle)
+        if reason:
             self._no_processes[index] = reason
         facts = read_gpu_facts(self._nvml, gpu)
         from gswarm_agent.probes.topology import pci_folder, read_numa_node
@@ -115,10 +123,14 @@ class Nvidia:
 
     def processes(self, index: int, now_ns: int) -> Dict[int, GpuUsage]:
         """See Vendor."""
+        from gswarm_agent.probes.gpus.nvidia_processes import processes_by_nvitop
+
         gpu = self._gpus[index]
         # A divided GPU would list the processes of its instances once more.
         if not gpu.reachable or gpu.nvml_index in self._divided:
             return {}
+        if self._nvitop is not None:
+            return processes_by_nvitop(self._nvitop, gpu.nvml_index) if gpu.parent_index is None else {}
         return self._lists[index].read(self._nvml, gpu.handle, now_ns)
 
     def links(self, now_ns: int) -> Tuple[GpuLink, ...]:

@@ -23,16 +23,16 @@ from gswarm_agent.probes.gpus.nvidia_sources import (
     GpuSource,
     call_sources,
     field_sources,
-    pcie_source,
 )
 from gswarm_agent.probes.gpus.vendor import UNUSED_MIB
 from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, FrozenSet, List, Optional, Sequence
+    from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
     from gswarm_agent.frame import Number
+    from gswarm_agent.probes.gpus.nvidia_pcie import ThroughputLane
     from gswarm_agent.probes.gpus.vendor import Values
 
 RETRY_NS = 60 * SECOND_NS
@@ -58,16 +58,21 @@ class Gpu:
     """A GPU by its NVML index; ``index`` is its place among GPUs and MIG instances.
 
     ``lost`` says why it doesn't answer, None while it does.
+
+    PCIe is measured by GPM where the GPU has it, else in the ``lane``.
     """
 
     parent_index: Optional[int] = None
 
-    def __init__(self, nvml: Nvml, index: int, nvml_index: int, notes: List[Note]) -> None:
+    def __init__(
+        self, nvml: Nvml, index: int, nvml_index: int, notes: List[Note], lane: ThroughputLane
+    ) -> None:
         self.index, self.nvml_index = index, nvml_index
         self.handle: Any = None
         self.lost: Optional[str] = None
-        self._nvml, self._notes = nvml, notes
+        self._nvml, self._notes, self._lane = nvml, notes, lane
         self._gpm: Optional[Gpm] = None
+        self._in_lane = False
         self._sources: List[GpuSource] = []
         self._clock: Optional[Number] = None
         self._counts_module = False
@@ -80,11 +85,13 @@ class Gpu:
     @property
     def reasons(self) -> Dict[str, str]:
         """Why this GPU has no value of a metric, by the metric's name."""
-        reasons = {} if self._gpm is None else dict(self._gpm.reasons)
-        for source in self._sources:
-            for name in source.columns:
-                reasons[name] = source.reason or ""
-        reasons = {name: reason for name, reason in reasons.items() if reason}
+        missing = [source for source in self._sources if source.reason is not None]
+        reasons = {name: source.reason or "" for source in missing for name in source.columns}
+        if self._gpm is not None:
+            reasons.update(self._gpm.reasons)
+        for name in PCIE_COLUMNS:
+            if reasons.pop(name, None) and self.index in self._lane.reasons:
+                reasons[name] = self._lane.reasons[self.index]
         if slow := [source.slowness() for source in self._sources if source.slowness() and not source.reason]:
             reasons[SLOW_CALLS] = "; ".join(slow)
         if self._counts_module:
@@ -122,8 +129,7 @@ class Gpu:
     def find_sources(self) -> List[GpuSource]:
         """Return what may be read through the handle."""
         nvml = self._nvml
-        fields = field_sources(nvml, self.handle)
-        return [*call_sources(nvml), *fields, *health_sources(nvml), pcie_source(nvml)]
+        return [*call_sources(nvml), *field_sources(nvml, self.handle), *health_sources(nvml)]
 
     def has_mig(self) -> bool:
         """Return whether the GPU is divided into MIG instances."""
@@ -154,11 +160,10 @@ class Gpu:
         except self._nvml.Error as error:
             raise _LostError(reason_of(error.value)) from None
         self._sources = self.find_sources()
-        self._gpm = self.find_gpm()
         for _ in range(STRIKES):
             for source in self._sources:
                 source.reset()
-            codes = self._query(0, disabled=True, off=self._measured_by_gpm())
+            codes = self._query(0, disabled=True, off=frozenset())
             if silence := _silence(codes):
                 raise _LostError(silence)
             # A source that seems slow is timed again, since a first call may take longer.
@@ -173,20 +178,17 @@ class Gpu:
         self._power_limit_w = (
             self._nvml.maybe(self._nvml.api.nvmlDeviceGetEnforcedPowerLimit, self.handle) or 0
         ) / 1000
+        self._gpm = self.find_gpm()
+        self._in_lane = False
+        self._latest_pcie(self._gpm)
 
-    def _measured_by_gpm(self) -> FrozenSet[str]:
-        """Return the PCIe columns where GPM has them; else, as before Hopper, a call reads them."""
-        refused = self._gpm is None or not self._gpm.reasons.keys().isdisjoint(PCIE_COLUMNS)
-        return frozenset(() if refused else PCIE_COLUMNS)
-
-    def _read(self, now_ns: int, columns_off: FrozenSet[str]) -> Optional[Values]:
+    def _read(self, now_ns: int, off: FrozenSet[str]) -> Optional[Values]:
         if self._retry_at is None:
             # The GPUs of a node retry at different ticks.
             self._retry_at = now_ns + RETRY_NS - self.index % 8 * SECOND_NS
         disabled = now_ns >= self._retry_at
         if disabled:
             self._retry_at = now_ns + RETRY_NS
-        off = columns_off | self._measured_by_gpm()
         if self._counts_module:
             off |= {"energy_mj"}
         codes = self._query(now_ns, disabled=disabled, off=off)
@@ -210,7 +212,9 @@ class Gpu:
                 values.update(zip(source.columns, source.values(now_ns)))
         self._drop_latched(values, now_ns)
         if self._gpm is not None:
-            values.update(self._gpm.read(now_ns, columns_off, values.get("util_pct")))
+            values.update(self._gpm.read(now_ns, off, values.get("util_pct")))
+            self._lane.switch(on=off.isdisjoint(PCIE_COLUMNS))
+            values.update(zip(PCIE_COLUMNS, self._latest_pcie(self._gpm)))
         return values
 
     def _drop_latched(self, values: Values, now_ns: int) -> None:
@@ -227,6 +231,15 @@ class Gpu:
             if not self._latched:
                 self._latched = True
                 self._note("unmeasured", WARNING, f"no longer measures util_pct: {_LATCHED}")
+
+    def _latest_pcie(self, gpm: Gpm) -> Tuple[float, ...]:
+        """Return the lane's PCIe traffic (tx, rx) in MB/s, nothing where GPM measures it."""
+        if gpm.reasons.keys().isdisjoint(PCIE_COLUMNS):
+            return ()
+        if not self._in_lane:
+            self._lane.add(self.index, self.handle)
+            self._in_lane = True
+        return self._lane.latest(self.index) or ()
 
     def _query(self, now_ns: int, *, disabled: bool, off: FrozenSet[str]) -> Dict[GpuSource, int]:
         """Query the sources that are due, ``disabled`` ones if set; return each source's nvmlReturn_t."""

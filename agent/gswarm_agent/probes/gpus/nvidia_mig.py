@@ -7,13 +7,13 @@ NVML has power, clocks and temperatures of the whole GPU only, and utilisation o
 from __future__ import annotations
 
 from gswarm_agent.frame import MIG_INDEX, mig_place
-from gswarm_agent.probes.gpus.nvidia_gpm import PCIE_COLUMNS, Gpm
+from gswarm_agent.probes.gpus.nvidia_gpm import Gpm
 from gswarm_agent.probes.gpus.nvidia_gpu import Gpu
 from gswarm_agent.probes.gpus.nvidia_sources import GpuSource, call_sources
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Collection, Dict, List
+    from typing import Any, Collection, List, Tuple
 
     from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
     from gswarm_agent.probes.gpus.vendor import Whereabouts
@@ -63,7 +63,6 @@ class MigInstance(Gpu):
         """See Gpu."""
         return [source for source in call_sources(self._nvml) if "mem_used_mib" in source.columns]
 
-    @property
-    def reasons(self) -> Dict[str, str]:
-        """See Gpu; the PCIe link is the GPU's."""
-        return {name: reason for name, reason in super().reasons.items() if name not in PCIE_COLUMNS}
+    def _latest_pcie(self, gpm: Gpm) -> Tuple[float, ...]:
+        """See Gpu: the PCIe link is the GPU's."""
+        return ()

@@ -1,8 +1,10 @@
-"""Lists the processes on NVIDIA's GPUs."""
+"""Lists the processes on NVIDIA's GPUs: through NVML, with drivers before 510 through nvitop."""
 
 from __future__ import annotations
 
 import ctypes
+import importlib
+import logging
 import time
 
 from gswarm_agent.metrics import PROCESS_METRICS
@@ -14,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, FrozenSet, List, Optional
 
+_LISTING = "nvmlDeviceGetComputeRunningProcesses_v3"
 _SECOND_US = 1_000_000
 _LONGEST_US = 15 * _SECOND_US
 """Older samples aren't requested; the driver keeps those of a few seconds."""
@@ -21,6 +24,19 @@ _SHARES_NS = round(0.95 * SECOND_NS * next(m.period_s for m in PROCESS_METRICS i
 """Time between two readings of the SM shares, somewhat less than their period, as lists may come early."""
 _GRAPHICS_NS = 60 * SECOND_NS
 """Time between two lists of a GPU's graphics processes while there are none."""
+
+
+def nvitop_for_old_driver(library: str) -> Optional[Any]:
+    """Return nvitop if the driver lacks the functions that list processes; None without need or nvitop."""
+    if hasattr(ctypes.CDLL(library), _LISTING):
+        return None
+    try:
+        nvitop = importlib.import_module("nvitop")
+    except ImportError:
+        return None
+    # Standard error is for messages to the user; what a driver lacks is in the capabilities.
+    logging.getLogger("nvitop").setLevel(logging.CRITICAL + 1)
+    return nvitop
 
 
 def widen_process_info(nvml: Nvml) -> None:
@@ -34,6 +50,18 @@ def widen_process_info(nvml: Nvml) -> None:
     fields = [*info._fields_, ("usedGpuCcProtectedMemory", ctypes.c_ulonglong)]
     # pynvml makes its arrays of the class that has this name when it is called.
     nvml.api.c_nvmlProcessInfo_v3_t = type("ProcessInfo32", info.__bases__, {"_fields_": fields})
+
+
+def processes_by_nvitop(nvitop: Any, index: int) -> Dict[int, GpuUsage]:
+    """Return the processes on a GPU by pid. It is slow, and knows the functions of old drivers."""
+    usages = {}
+    for pid, process in nvitop.PhysicalDevice(index).processes().items():
+        memory, sm = process.gpu_memory(), process.gpu_sm_utilization()
+        # nvitop's "not available" is a kind of string.
+        usages[pid] = GpuUsage(
+            memory >> 20 if isinstance(memory, int) else None, sm if isinstance(sm, int) else None
+        )
+    return usages
 
 
 def obstacle(nvml: Nvml, handle: Any) -> str:

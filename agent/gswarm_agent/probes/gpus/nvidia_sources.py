@@ -24,8 +24,6 @@ _STALE_PERIODS = 1.5
 _COST_SHARE = 0.0025
 """Share of a core that the driver may take for one source of one GPU; a slower source is read less often."""
 _FASTEST_NS = MIN_INTERVAL_MS * 1_000_000
-_THROUGHPUT_S = 20.0
-"""Time between two readings of a GPU's PCIe traffic, which take 40 ms."""
 _TIMINGS = 3
 """Number of latest readings of which the fastest counts, as others may have waited for the CPU."""
 
@@ -33,21 +31,18 @@ _TIMINGS = 3
 class GpuSource:
     """One query to the driver and the columns that it gives, with the number of ways (``plans``) to query it.
 
-    A source is read once in the catalogue's period of its columns, or in another ``period_s``; its values
-    stand in the rows between. ``plan`` is the way in use. ``reason`` says why the source is disabled, None
-    while it is read; ``strikes`` counts the readings in a row that failed. ``follows_clock`` marks slow
-    gauges that change when the GPU begins to work or ends. ``repeats`` is False where only the row of its
-    reading may carry a value. One for which the driver takes long ``is_slow``: ``pause_ns``, the time
-    between two readings, is longer than its period.
+    A source is read once in the catalogue's period of its columns, and its values stand in the rows between.
+    ``plan`` is the way in use. ``reason`` says why the source is disabled, None while it is read; ``strikes``
+    counts the readings in a row that failed. ``follows_clock`` marks slow gauges that change when the GPU
+    begins to work or ends. ``repeats`` is False where only the row of its reading may carry a value.
+    One for which the driver takes long ``is_slow``: ``pause_ns``, the time between two readings, is longer
+    than its period.
     """
 
-    def __init__(
-        self, columns: Sequence[str], plans: int, *, repeats: bool = True, period_s: float = 0
-    ) -> None:
+    def __init__(self, columns: Sequence[str], plans: int, *, repeats: bool = True) -> None:
         self.columns, self._plan_count, self.repeats = columns, plans, repeats
         metrics = [GPU_BY_NAME[column] for column in columns]
-        period_s = period_s or min(metric.period_s for metric in metrics)
-        self._period_ns = self.pause_ns = round(period_s * SECOND_NS)
+        self._period_ns = self.pause_ns = round(min(metric.period_s for metric in metrics) * SECOND_NS)
         self._timings_ns: Tuple[int, ...] = ()
         self.is_slow = False
         self.follows_clock = self._period_ns > SECOND_NS and all(metric.kind == GAUGE for metric in metrics)
@@ -104,10 +99,8 @@ class GpuSource:
 class CallSource(GpuSource):
     """The columns that one call gives, which takes a device's handle."""
 
-    def __init__(
-        self, columns: Sequence[str], *plans: Call, repeats: bool = True, period_s: float = 0
-    ) -> None:
-        super().__init__(columns, len(plans), repeats=repeats, period_s=period_s)
+    def __init__(self, columns: Sequence[str], *plans: Call, repeats: bool = True) -> None:
+        super().__init__(columns, len(plans), repeats=repeats)
         self._plans = plans
 
     def call(self, handle: Any) -> Tuple[Optional[Number], ...]:
@@ -240,17 +233,6 @@ def call_sources(nvml: Nvml) -> List[CallSource]:
         ecc("ecc_uncorrected", api.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
         CallSource(("pstate",), pstate),
     ]
-
-
-def pcie_source(nvml: Nvml) -> CallSource:
-    """Return the source of a GPU's PCIe traffic without GPM; each of its calls watches the link for 20 ms."""
-    api, throughput = nvml.api, nvml.api.nvmlDeviceGetPcieThroughput
-    ways = api.NVML_PCIE_UTIL_TX_BYTES, api.NVML_PCIE_UTIL_RX_BYTES
-    return CallSource(
-        ("pcie_tx_mb_s", "pcie_rx_mb_s"),
-        lambda handle: tuple(throughput(handle, way) * _KIB_TO_MB for way in ways),
-        period_s=_THROUGHPUT_S,
-    )
 
 
 def field_sources(nvml: Nvml, handle: Any) -> List[FieldSource]:
