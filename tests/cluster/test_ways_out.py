@@ -112,7 +112,7 @@ def test_killed_head_is_recovered_without_loss(cluster: Cluster, launcher: str, 
             ("session-1", None, "running"),
             ("session-2", None, "running"),
         ]
-        tables = ("gpu_samples", "host_samples", "process_samples", "events")
+        tables = *(f"{what}_samples" for what in ("gpu", "host", "process", "port", "mount")), "events"
         assert sum(ask(db, f"SELECT count(*) FROM {table}")[0][0] for table in tables) >= committed > 0
         every_tick_is_a_frame(db, INTERVAL_S)
         with seated(cluster) as terminal:

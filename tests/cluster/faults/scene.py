@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.faults.coverage import CoverageRow, wrong
-from tests.cluster.faults.witness import Count, NvmlRead, StoredFrame, Witness, became, count
+from tests.cluster.faults.witness import Count, NvmlRead, StoredFrame, Witness, became, count, settled
 from tests.cluster.node import ClusterNode
 from tests.cluster.person import agents, ask, user_env
 from tests.cluster.running import ClusterError, wait_until
@@ -199,7 +199,8 @@ class FaultTest:
     def _readings(self, name: str) -> list[NvmlRead]:
         """Return a node's NVML reads at Unix times."""
         ahead = time.time() - time.monotonic()
-        return [replace(one, at=one.at + ahead) for one in self.witnesses[name].readings()]
+        readings = [replace(one, at=one.at + ahead) for one in self.witnesses[name].readings()]
+        return settled(readings, self._frames(name))
 
     def _frames(self, name: str) -> list[StoredFrame]:
         of_node = f"FROM host_samples JOIN nodes USING (node_id) WHERE node = '{name}'"

@@ -119,6 +119,23 @@ def became(readings: Sequence[NvmlRead], frames: Sequence[StoredFrame]) -> dict[
     return found
 
 
+def settled(readings: Sequence[NvmlRead], frames: Sequence[StoredFrame]) -> list[NvmlRead]:
+    """Return the reads with as many at the end of each agent as it made frames.
+
+    On a busy machine a round of reads counts for the next tick, and the frame of its own tick repeats a row. So an
+    agent that ends may have read once more than it made frames, or made frames after its last read.
+    """
+    found = became(readings, frames)
+    last = {reading.pid: reading for reading in readings}
+    kept = [reading for reading in readings if found[reading] or reading is not last[reading.pid]]
+    matched = {ts for times in found.values() for ts in times}
+    for frame in frames:
+        ended = [one for one in last.values() if one.number < frame.seq and abs(one.at - frame.ts) <= NEAR_S]
+        if frame.ts not in matched and ended:
+            kept.append(NvmlRead(ended[0].pid, frame.seq, frame.ts))
+    return sorted(kept, key=lambda one: one.at)
+
+
 def count(readings: Sequence[NvmlRead], frames: Sequence[StoredFrame], said: int) -> Count:
     """Count reads and their frames; ``said`` is the number of lost frames that the recording reports."""
     times = [len(each) for each in became(readings, frames).values()]
