@@ -67,6 +67,8 @@ def api_router(
     changes = APIRouter(responses=problems(409, 504))
     changes.post("/sessions", status_code=201, response_model=dict[str, Any])(calls.start_session)
     changes.post("/sessions/{session:path}/stop", response_model=dict[str, Any])(calls.stop_session)
+    for word in ("stop", "export"):
+        changes.patch(f"/sessions/{{session:path}}/{word}", include_in_schema=False)(calls.refuse_change)
     changes.patch("/sessions/{session:path}", response_model=dict[str, Any])(calls.change_session)
     changes.post("/marks", status_code=201, response_model=dict[str, Any])(calls.set_mark)
     changes.put("/interval")(calls.set_interval)
@@ -195,6 +197,10 @@ class _ApiCalls:
         ended_at = None if end is None else end.ended_at
         stopped = await self._change(lambda: StopSession(session, ended_at, wait=True))
         return json_answer(with_times(stopped["stopped"][0]))
+
+    async def refuse_change(self) -> None:
+        """Refuse what would otherwise change a session whose name ends in "/stop". Raises HTTPException."""
+        raise HTTPException(405, "Method Not Allowed", {"Allow": "POST"})
 
     async def change_session(self, session: SessionId, change: models.SessionChange) -> Response:
         """Rename a session or change its note."""

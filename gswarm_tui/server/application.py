@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -122,12 +123,21 @@ def build_app(*routers: APIRouter, openapi_url: str | None = None) -> FastAPI:
     return app
 
 
-async def _answer_http_error(_: Request, error: Exception) -> JSONResponse:
-    """Answer an error with a sentence."""
+async def _answer_http_error(request: Request, error: Exception) -> JSONResponse:
+    """Answer an error with a sentence, and a wrong method with all methods of the address."""
     assert isinstance(error, HTTPException)  # noqa: S101 - as registered
-    return JSONResponse(
-        {"detail": _SENTENCES.get(error.detail, error.detail)}, error.status_code, error.headers
-    )
+    headers = dict(error.headers or {})
+    if "Allow" in headers:  # Starlette names those of one route only
+        headers["Allow"] = ", ".join(_methods(request.app, request.url.path)) or headers["Allow"]
+    return JSONResponse({"detail": _SENTENCES.get(error.detail, error.detail)}, error.status_code, headers)
+
+
+def _methods(app: FastAPI, path: str) -> list[str]:
+    """Return the methods that an address takes."""
+    for address, calls in app.openapi()["paths"].items():
+        if re.fullmatch(re.sub(r"\\{[a-z]+\\}", "[^/]+", re.escape(address)), path):
+            return sorted(map(str.upper, calls))
+    return []
 
 
 async def _answer_invalid(_: Request, error: Exception) -> JSONResponse:

@@ -186,6 +186,7 @@ def test_sessions_are_started_in_the_past_changed_and_stopped(recorder: ServedRe
     assert recorder.call("PATCH", path, {"name": "warm-up/all"}).json["name"] == "warm-up/all"
     by_name = "/api/v1/sessions/warm-up%2Fall"
     assert recorder.call("PATCH", by_name, {"note": ""}).json["note"] == ""
+    assert recorder.call("PATCH", f"{by_name}/stop", {"note": ""}).status == 405
     stopped = recorder.call("POST", f"{by_name}/stop").json
     assert (stopped["ended_at"] is not None, stopped["provisional"]) == (True, False)
     summary = "SELECT energy_j FROM session_summary WHERE session = 'warm-up/all' AND scope = 'all'"
