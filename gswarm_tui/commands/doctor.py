@@ -36,9 +36,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _examine(options: Options, environ: Mapping[str, str], limit_s: float) -> DoctorReport | None:
-    import asyncio
-
     from gswarm_tui.doctor.local import check_here
+    from gswarm_tui.run import event_loop
     from gswarm_tui.run.doctor import examine
     from gswarm_tui.run.plan import NoNodesError, resolve_nodes
 
@@ -48,7 +47,7 @@ def _examine(options: Options, environ: Mapping[str, str], limit_s: float) -> Do
     except NoNodesError as error:
         here = dataclasses.replace(here, notes=(*here.notes, f"only this machine was checked: {error}"))
         return DoctorReport("", here, (), checks(here, ()))
-    nodes = asyncio.run(examine(options, plan, limit_s))
+    nodes = event_loop.run(examine(options, plan, limit_s))
     if nodes is None:
         return None
     return DoctorReport(plan.label, here, tuple(nodes), checks(here, nodes))

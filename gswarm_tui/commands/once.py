@@ -23,9 +23,7 @@ _Format = tuple[Callable[["Fleet", float], Any], Callable[[Any], None]]
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print the fleet and return the exit status: 1 if a node sent no data. Raises UserError."""
     options, chosen = parse_once(args, environ)
-    import asyncio
-
-    from gswarm_tui.run import log_file
+    from gswarm_tui.run import event_loop, log_file
     from gswarm_tui.run.once import look
     from gswarm_tui.run.plan import resolve_nodes
     from gswarm_tui.slurm import hosts
@@ -33,7 +31,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     plan = resolve_nodes(options, environ)
     log = log_file.begin()
     describe, write = _format(chosen, plan.label)
-    seen, silent, problem = asyncio.run(look(options, plan, chosen.timeout, describe))
+    seen, silent, problem = event_loop.run(look(options, plan, chosen.timeout, describe))
     if seen is None:
         return INTERRUPTED
     write(seen)

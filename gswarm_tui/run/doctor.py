@@ -12,7 +12,7 @@ from gswarm_agent.frame import gpu_label
 from gswarm_tui.doctor.report import NodeReport
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
-from gswarm_tui.run.lifetime import call_at_signals
+from gswarm_tui.run.event_loop import call_at_signals
 from gswarm_tui.run.once import look
 from gswarm_tui.run.plan import Plan
 

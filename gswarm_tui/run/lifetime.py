@@ -6,14 +6,13 @@ import asyncio
 import ctypes
 import gc
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gswarm_tui.fleet.events import WAITING, RecorderStatus, SessionStopped
 from gswarm_tui.link.hub import Hub
-from gswarm_tui.run.starter import ENDING
 
 if TYPE_CHECKING:
     from gswarm_tui.launch.base import Launcher
@@ -105,13 +104,3 @@ def delay_garbage_collection() -> None:
     recorder's CPU. Textual's painted lines and ended asyncssh connections are cycles and wait a few minutes.
     """
     gc.set_threshold(30_000, 5, 5)
-
-
-def call_at_signals(call: Callable[[], object]) -> None:
-    """Have the running loop make this call at each signal that ends a program; cancel no task.
-
-    Without it, Ctrl-C cancels all tasks, and Python can't end a process whose start is cancelled that way.
-    """
-    loop = asyncio.get_running_loop()
-    for number in ENDING:
-        loop.add_signal_handler(number, call)

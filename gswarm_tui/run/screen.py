@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.options.arguments import Options
-from gswarm_tui.run import build, log_file
-from gswarm_tui.run.lifetime import call_at_signals, delay_garbage_collection, return_freed_arrays
+from gswarm_tui.run import build, event_loop, log_file
+from gswarm_tui.run.lifetime import delay_garbage_collection, return_freed_arrays
 from gswarm_tui.run.plan import require_terminal, title
 from gswarm_tui.run.start import recorder_log, start_recorder
 from gswarm_tui.run.starter import report_recorder
@@ -50,7 +50,7 @@ def record_and_show(headless: Headless, recording: OpenRecording | None = None) 
         report_recorder(uid[:8])
     log_file.begin()
     try:
-        return asyncio.run(_record_and_show(headless, uid, connection))
+        return event_loop.run(_record_and_show(headless, uid, connection))
     finally:
         report_recorder("")
 
@@ -108,7 +108,7 @@ def run_viewer(
         UserError: it can't be reached.
     """
     log_file.begin()
-    return asyncio.run(_view(route, settings, read_only, notice))
+    return event_loop.run(_view(route, settings, read_only, notice))
 
 
 async def _view(route: Route, settings: Options, read_only: bool, notice: str) -> int:
@@ -129,7 +129,7 @@ async def _show(client: Recorder, app: GswarmApp) -> int:
     return_freed_arrays()
     delay_garbage_collection()
     signalled = asyncio.Event()
-    call_at_signals(signalled.set)
+    event_loop.call_at_signals(signalled.set)
     showing = asyncio.create_task(app.run_async(), name="screen")
     following = asyncio.create_task(client.run(), name="client")
     signals = asyncio.create_task(signalled.wait(), name="signals")

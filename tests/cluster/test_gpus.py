@@ -31,7 +31,8 @@ def scenarios(cluster: Cluster) -> Iterator[dict[str, Scenario]]:
     """Write scenarios with faults from the start; restore them at the end."""
     made = {name: Scenario.of(name, cluster[name].gpus) for name in NODES}
     made["gpu01"].gpus[5].lost_from_start = True
-    made["gpu02"].answers = {"nvmlDeviceGetTemperature": Return.FUNCTION_NOT_FOUND}
+    temperatures = "nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV"
+    made["gpu02"].answers = dict.fromkeys(temperatures, Return.FUNCTION_NOT_FOUND)
     made["gpu03"].gpus[0].mig_mode = 1
     for name, scenario in made.items():
         scenario.write(cluster[name].scenario)

@@ -122,7 +122,7 @@ def became(readings: Sequence[NvmlRead], frames: Sequence[StoredFrame]) -> dict[
 def settled(readings: Sequence[NvmlRead], frames: Sequence[StoredFrame]) -> list[NvmlRead]:
     """Return the reads with as many at the end of each agent as it made frames.
 
-    On a busy machine a round of reads counts for the next tick, and the frame of its own tick repeats a row. So an
+    On a busy machine a round of reads counts for the next tick, and the frame of its own repeats a row. So an
     agent that ends may have read once more than it made frames, or made frames after its last read.
     """
     found = became(readings, frames)
