@@ -179,7 +179,8 @@ def counters_are_the_scenarios(run: MainJob) -> None:
     )
     for gpu, rate, measured, samples in rates:
         assert rate == pytest.approx(1.024 * (gpu + 1), rel=0.02)
-        assert measured == samples - len(NODES)
+        # A rate needs two readings, of which the second comes within a second.
+        assert samples - len(NODES) * (1 + PERIOD_S / INTERVAL_S) <= measured <= samples - len(NODES)
 
 
 def the_session_has_its_bounds(run: MainJob) -> None:

@@ -24,8 +24,8 @@ _STALE_PERIODS = 1.5
 _COST_SHARE = 0.0025
 """Share of a core that the driver may take for one source of one GPU; a slower source is read less often."""
 _FASTEST_NS = MIN_INTERVAL_MS * 1_000_000
-_TIMINGS = 3
-"""Number of latest readings of which the fastest counts, as others may have waited for the CPU."""
+_TIMINGS = 10
+"""Number of latest readings of which the fastest counts, as the others may have waited for a busy CPU."""
 
 
 class GpuSource:
