@@ -514,7 +514,7 @@ RECOVERY_ACTIONS: Dict[int, str] = {
     6: "reset the GPU's bus",
     7: "reboot the whole system",
 }
-"""What the driver asks for, by the value of recovery_action (nvml.h, nvmlDeviceGpuRecoveryAction_t)."""
+"""The recovery that the driver demands for a GPU, by the metric's value (nvmlDeviceGpuRecoveryAction_t)."""
 REASON_NAMES: Dict[int, str] = {
     0x1: "idle",
     0x2: "applications clocks",

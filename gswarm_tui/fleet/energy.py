@@ -99,7 +99,9 @@ class EnergyMeters(NamedTuple):
 
         ``interval_s`` is None after a gap.
         """
-        if isinstance(self.at, float):  # as usual: all counters were read at once, and are again, or none is
+        # One time for all GPUs means that their counters were read in the same frame, as is usual. Most
+        # frames then have no counter, and a frame that has all of them needs no decision for each GPU.
+        if isinstance(self.at, float):
             if np.isnan(counters).all():
                 return EnergyUsed(*np.full((2, len(counters)), np.nan)), self
             grown, since_ms = counters - self.counter_mj, float(round((ts - self.at) * 1000))

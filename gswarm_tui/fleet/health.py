@@ -1,4 +1,4 @@
-"""What is wrong with a GPU, by its newest metrics and its PCIe link at best. No I/O."""
+"""Finds faults of a GPU in its newest metrics. Its PCIe link is compared with the fastest it can be."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gswarm_tui.fleet.node import NodeState
 
 
 class Health(NamedTuple):
-    """What a look at a GPU found, in words.
+    """The faults of one GPU in words, and the areas in which there are none.
 
     ``found`` are faults now; ``counted`` are earlier errors. ``clear`` are the areas without either, and
     ``unmeasured`` those without measurements.
