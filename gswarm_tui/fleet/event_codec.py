@@ -16,12 +16,14 @@ from gswarm_agent.wire import MAGIC, Decoder, encode
 from gswarm_agent.wire_payload import WireError
 from gswarm_tui.fleet.events import (
     Event,
+    FindingChanged,
     FrameArrived,
     LinkChanged,
     MetricsChanged,
     NodeIntroduced,
     Phase,
 )
+from gswarm_tui.fleet.findings import Finding
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 """Kinds of events by the name of their class."""
@@ -66,6 +68,8 @@ def encode_event(event: Event) -> list[Any]:
             fields[2] = encode(event.hello)
         case LinkChanged():
             fields[2] = event.phase.value
+        case FindingChanged():
+            fields[1] = event.finding.plain()
     return [type(event).__name__, *fields]
 
 
@@ -86,6 +90,8 @@ class EventReader:
                 fields[2] = self.hello(fields[0], fields[2])
             elif kind is LinkChanged:
                 fields[2] = Phase(fields[2])
+            elif kind is FindingChanged:
+                fields[1] = Finding.from_plain(fields[1])
             elif kind is MetricsChanged:
                 fields[1] = tuple(fields[1])
             event: Event = typed(kind, *fields)

@@ -15,6 +15,7 @@ from typing import Any
 from gswarm_agent.frame import INFO, NOTE_KINDS, WARNING, Frame, Hello
 from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS, known_groups
 from gswarm_tui.fleet.energy import EnergyUsed
+from gswarm_tui.fleet.findings import Finding
 from gswarm_tui.fleet.trial_kinds import TRIAL_KINDS
 
 WAITING = "waiting"
@@ -37,7 +38,18 @@ EVENT_KINDS = NOTE_KINDS | {
     UNREACHABLE,
     WAITING,
     *TRIAL_KINDS,
-    *("allocation", "fresh", "gap", "interrupted", "link_live", "profile", "reboot", "recorder_restarted"),
+    *(
+        "allocation",
+        "finding",
+        "finding_end",
+        "fresh",
+        "gap",
+        "interrupted",
+        "link_live",
+        "profile",
+        "reboot",
+        "recorder_restarted",
+    ),
     *("recording_ended", "session_renamed", "session_started", "session_stopped", "stale", "standstill"),
     *("stop_undone", "throttle", "throttle_end", "trace", "unhealthy"),
 }
@@ -198,6 +210,29 @@ class EventLogged:
     detail: str | None = None
 
 
+@dataclass(frozen=True)
+class FindingChanged:
+    """A finding was opened, changed, dismissed or closed; ``finding`` has all that is known of it now."""
+
+    at: float
+    finding: Finding
+
+
+@dataclass(frozen=True)
+class FleetExamined:
+    """The rules looked at the fleet.
+
+    ``ledger`` has the job's GPU-seconds so far by cause. ``causes`` are each node's GPUs now, a byte each:
+    the position in ``insight.ledger.CAUSES``, 255 for none. ``not_measured`` maps signals to the nodes
+    without them.
+    """
+
+    at: float
+    ledger: dict[str, float]
+    causes: dict[str, bytes]
+    not_measured: dict[str, list[str]]
+
+
 def json_object(text: object) -> dict[str, Any]:
     """Parse a JSON object that a recording holds; empty if it is anything else."""
     try:
@@ -251,6 +286,8 @@ Event = (
     | SessionStopped
     | StopUndone
     | EventLogged
+    | FindingChanged
+    | FleetExamined
 )
 
 

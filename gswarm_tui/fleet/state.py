@@ -25,6 +25,8 @@ from gswarm_tui.fleet.events import (
     UNREACHABLE,
     Event,
     EventLogged,
+    FindingChanged,
+    FleetExamined,
     FrameArrived,
     FramesLost,
     GpuKey,
@@ -41,6 +43,7 @@ from gswarm_tui.fleet.events import (
     agent_data_lost,
     metrics_changed,
 )
+from gswarm_tui.fleet.findings import FAULT, WASTE, Finding
 from gswarm_tui.fleet.frame_values import ENERGY, POWER, FrameValues, frame_values, gpu_totals
 from gswarm_tui.fleet.history import Floats, empty_history, stack_tables
 from gswarm_tui.fleet.node import UNHEALTHY_S, FramePosition, NodeState
@@ -91,6 +94,8 @@ class Fleet:
         self.event_log: deque[EventLogged] = deque(maxlen=EVENTS_KEPT)
         self.logged_count = 0
         self.energy_j = 0.0
+        self.findings: dict[str, Finding] = {}
+        self.examined: FleetExamined | None = None
         self._derive_events = derive_events
         self.allocation = allocation or {}
         self._throttling = ThrottleWatch()
@@ -124,6 +129,10 @@ class Fleet:
                 logged = self._session(event)
             case EventLogged():
                 logged = [event]
+            case FindingChanged():
+                logged = self._change_finding(event)
+            case FleetExamined():
+                self.examined, logged = event, []
         return self._log(logged if self._derive_events else [one for one in logged if one is event])
 
     def apply_frames(self, frames: Sequence[FrameArrived]) -> list[EventLogged]:
@@ -449,6 +458,21 @@ class Fleet:
                 if after == before:
                     return []
                 return [EventLogged(event.at, "session_renamed", INFO, f"{before} is now {after}")]
+
+    def _change_finding(self, event: FindingChanged) -> list[EventLogged]:
+        finding = event.finding
+        before = self.findings.get(finding.finding_id)
+        self.findings[finding.finding_id] = finding
+        if finding.until is not None and (before is None or before.until is None):
+            kind, severity, at = "finding_end", INFO, finding.until
+            message = f"no longer: {finding.sentence}"
+        elif before is None:
+            kind, at, message = "finding", event.at, finding.sentence
+            severity = {FAULT: ERROR, WASTE: WARNING}.get(finding.severity, INFO)
+        else:
+            return []
+        whom = finding.node, finding.gpu, finding.advice
+        return [EventLogged(at, kind, severity, message[:MAX_MESSAGE], *whom)]
 
     def _count_off(self, session: Session) -> None:
         """Remove what a session counted after its past end; everything, if the history is too short."""

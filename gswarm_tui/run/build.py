@@ -160,6 +160,17 @@ def _open(hub: Hub, options: Options, plan: Plan, path: Path, what: RecordingInf
     return recorder
 
 
+def watch_findings(hub: Hub, recorder: FileWriter | None) -> None:
+    """Let the rules look at the fleet after each flush; what they find is published as events."""
+    from gswarm_tui.insight.live import LiveWatch
+    from gswarm_tui.insight.watch import time_scale
+
+    first = 1 if recorder is None else recorder.next_finding
+    watch = LiveWatch(hub.fleet, hub.publish, user=user_name(), scale=time_scale(os.environ), first_id=first)
+    hub.sinks.append(watch)
+    hub.flushed.append(lambda: watch.observe(hub.now()))
+
+
 def build_launcher(options: Options, plan: Plan, recording: str, *, only_left: bool = False) -> Launcher:
     """Build the launcher of a recording's agents, by its uid; without one, agents end with their links.
 

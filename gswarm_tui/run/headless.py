@@ -153,6 +153,7 @@ class Headless:
         if self.name and self.name not in {session.name for session in hub.fleet.sessions.running}:
             Executor(hub, recorded=True).carry_out(StartSession(self.name))
         hub.sinks.append(self)
+        build.watch_findings(hub, recorder)
         self._publish_notices(recorder, start)
         launcher = build.build_launcher(options, plan, "" if recorder is None else self.uid)
         build.add_links(hub, launcher, options, recorder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from gswarm_tui.fleet.events import (
     INTERVAL_CHANGED,
     METRICS_CHANGED,
     Event,
+    FindingChanged,
     FrameArrived,
     IntervalChanged,
     LinkChanged,
@@ -74,6 +76,13 @@ def read_events(reader: RecordingReader, since: float, until: float) -> list[Eve
         if groups is not None:
             events.append(MetricsChanged(logged.at, groups))
         events.append(logged)
+    for finding in reader.findings():
+        # The file has only the last state of a finding, so it is shown from its start on.
+        if low < micros(finding.since) <= high:
+            open_yet = replace(finding, until=None) if finding.until is not None else finding
+            events.append(FindingChanged(finding.since, open_yet))
+        if finding.until is not None and low < micros(finding.until) <= high:
+            events.append(FindingChanged(finding.until, finding))
     for session in reader.sessions():
         started, ended = session["start_us"], session["end_us"]
         session_id = str(session["session_id"])

@@ -6,6 +6,7 @@ reconnect, and repeated hellos of an agent.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
@@ -41,6 +42,7 @@ from gswarm_tui.fleet.events import (
     new_groups,
     new_interval_ms,
 )
+from gswarm_tui.fleet.findings import SEVERITIES, Finding
 from gswarm_tui.fleet.state import EVENTS_KEPT
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.arrays import ArraySource
@@ -309,6 +311,15 @@ class RecordingReader:
             self.recording_id,
         )
 
+    def findings(self) -> list[Finding]:
+        """Return what the rules had found while it was recorded, oldest first. Raises StoreError."""
+        rows = self.dicts(
+            "SELECT * REPLACE (epoch_us(since) AS since, epoch_us(until) AS until) FROM findings "
+            "WHERE recording_id = ? ORDER BY since, finding_id",
+            self.recording_id,
+        )
+        return [finding for row in rows if (finding := _finding(row)) is not None]
+
     def logged_events(self, low: int, high: int) -> list[EventLogged]:
         """Return the latest logged events after ``low`` up to ``high``, oldest first. Raises StoreError."""
         return self._events("ts > ? AND ts <= ?", EVENTS_KEPT, stamp(low), stamp(high))
@@ -370,6 +381,24 @@ class RecordingReader:
             high,
         )
         return TableSlice(found)
+
+
+def _finding(row: Mapping[str, Any]) -> Finding | None:
+    """Return the finding of a row, None for one that is none."""
+    plain = {field.name: row.get(field.name) for field in fields(Finding)} | {
+        "finding_id": str(row["finding_id"]),
+        "gpu": row["gpu_index"],
+        "since": (row["since"] or 0) / 1e6,
+        "until": None if row["until"] is None else row["until"] / 1e6,
+        "gpu_hours": row["gpu_hours"] or 0.0,
+        "dismissed": bool(row["dismissed"]),
+    }
+    try:
+        plain |= {name: json.loads(row[name] or "[]") for name in ("nodes", "evidence")}
+        finding = Finding.from_plain(plain)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return finding if finding.severity in SEVERITIES else None
 
 
 def _nodes_of(options: str | None) -> tuple[str, ...]:

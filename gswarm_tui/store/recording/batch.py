@@ -8,6 +8,7 @@ A frame costs a few list operations; its blocks become arrays once for the whole
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
@@ -23,6 +24,8 @@ from gswarm_tui.fleet.energy import EnergyUsed
 from gswarm_tui.fleet.events import (
     Event,
     EventLogged,
+    FindingChanged,
+    FleetExamined,
     FrameArrived,
     FramesLost,
     IntervalChanged,
@@ -36,10 +39,12 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
     StopUndone,
 )
+from gswarm_tui.fleet.findings import Finding
 from gswarm_tui.fleet.gpu_links import gpu_index
 from gswarm_tui.store.recording.known_ids import KnownIds, KnownLife, KnownNode, Row
 from gswarm_tui.store.sql.schema import (
     EVENTS,
+    FINDINGS,
     GPU_LINKS,
     GPU_SAMPLES,
     GPUS,
@@ -174,6 +179,7 @@ class Batch:
         self._gpu_links: list[Row] = []
         self._sessions: dict[int, Row] = {}
         self._events: list[Row] = []
+        self._findings: dict[str, Row] = {}
         self._gpu_samples = Samples(GPU_SAMPLES, ("ts", "interval_ms"), _GPU_KEYS, if_measured=True)
         self._host_samples = Samples(HOST_SAMPLES, _HOST_KEYS)
         self._process_samples = Samples(PROCESS_SAMPLES, ("ts",), ("gpu_id", *PROCESS_KEYS))
@@ -201,6 +207,7 @@ class Batch:
             (SESSIONS, self._sessions.values()),
             (LINKS, [life.link for life in self._own.values()]),
             (EVENTS, self._events),
+            (FINDINGS, self._findings.values()),
             (GPU_LINKS, self._gpu_links),
         )
         for table, rows in row_tables:
@@ -267,8 +274,11 @@ class Batch:
                     self._life(event.node, node.life).link["reconnects"] += 1
             case EventLogged():
                 self._log(event)
-            case IntervalChanged() | MetricsChanged():
-                pass  # the fleet logs it as an EventLogged
+            case FindingChanged():
+                self._findings[event.finding.finding_id] = self._finding(event.finding)
+            case IntervalChanged() | MetricsChanged() | FleetExamined():
+                # The fleet logs changes as EventLogged. The ledger is computed from samples.
+                pass
             case SessionStarted() | SessionChanged() | SessionStopped() | StopUndone():
                 self._session(event)
 
@@ -334,6 +344,19 @@ class Batch:
                 ended = max(micros(ended_at), row["started_at"])
                 done = self.known_ids.sessions[key] = row | {"ended_at": ended, "status": "ended"}
                 self._sessions[row["session_id"]] = done
+
+    def _finding(self, finding: Finding) -> Row:
+        plain = finding.plain()
+        return {
+            **{column.name: plain[column.name] for column in FINDINGS.columns if column.name in plain},
+            "finding_id": int(finding.finding_id),
+            "recording_id": self.known_ids.recording_id,
+            "gpu_index": finding.gpu,
+            "nodes": json.dumps(plain["nodes"]),
+            "since": micros(finding.since),
+            "until": None if finding.until is None else micros(finding.until),
+            "evidence": json.dumps(plain["evidence"]),
+        }
 
     def _log(self, event: EventLogged) -> None:
         node = None if event.node is None else self._node(event.node)

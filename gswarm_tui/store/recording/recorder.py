@@ -104,6 +104,7 @@ class FileWriter:
         self._work: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._awaited: list[Future[RecorderStatus]] = []
         self._next_profile = 1
+        self.next_finding = 1
 
     def open(self) -> None:
         """Open or create the file and begin or resume a recording. Raises StoreError."""
@@ -130,6 +131,7 @@ class FileWriter:
         self.uid = next((one.uid for one in unended if one.recording_id == what), self.uid)
         self.interrupted = [one for one in unended if one.recording_id != what]
         self._database = database
+        self.next_finding = database.next_free("finding_id", "findings")
         self._next_profile = database.next_free("profile_id", "profiles")
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()

@@ -20,7 +20,7 @@ from gswarm_agent.metrics import (
     Metric,
 )
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 STORAGE_VERSION = "v1.2.0"
 """The oldest DuckDB that opens the file."""
 
@@ -262,6 +262,29 @@ EVENTS = TableSchema(
         ColumnSchema("message", "VARCHAR", "One sentence"),
         ColumnSchema("detail", "VARCHAR", "Details or a remedy, mostly NULL; JSON values of a mark"),
     ),
+)
+FINDINGS = TableSchema(
+    "findings",
+    "What the rules found: who is at fault, since when, by which numbers, at what cost, and what to do",
+    (
+        ColumnSchema("finding_id", "INTEGER", "Number of the finding in this file"),
+        ColumnSchema("recording_id", "INTEGER", "recordings.recording_id"),
+        ColumnSchema("kind", "VARCHAR", "Kind of the rule, as in thermal"),
+        ColumnSchema("severity", "VARCHAR", "fault, waste or note"),
+        ColumnSchema("node", "VARCHAR", "Node at fault; NULL if it names none"),
+        ColumnSchema("gpu_index", "INTEGER", "NVML index of the GPU at fault; NULL for a whole node"),
+        ColumnSchema("rank", "INTEGER", "Rank on that GPU; NULL if unknown"),
+        ColumnSchema("nodes", "VARCHAR", "JSON list of all nodes that it is about"),
+        ColumnSchema("since", "TIMESTAMP", "Start (UTC)"),
+        ColumnSchema("until", "TIMESTAMP", "End (UTC); NULL while it holds"),
+        ColumnSchema("gpu_hours", "DOUBLE", "GPU-hours that it has cost so far"),
+        ColumnSchema("sentence", "VARCHAR", "The finding in one sentence"),
+        ColumnSchema("evidence", "VARCHAR", "JSON list: metric, value, that of the peers, unit"),
+        ColumnSchema("advice", "VARCHAR", "What to do"),
+        ColumnSchema("source", "VARCHAR", "Source of the rule and its threshold"),
+        ColumnSchema("dismissed", "BOOLEAN", "Whether a user dismissed it in this recording"),
+    ),
+    key=("finding_id",),
 )
 LINKS = TableSchema(
     "links",
@@ -518,6 +541,7 @@ TABLES = (
     *LISTING_TABLES.values(),
     SESSIONS,
     EVENTS,
+    FINDINGS,
     LINKS,
     GPU_LINKS,
     GPU_MINUTES,

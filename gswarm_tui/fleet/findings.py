@@ -1,0 +1,78 @@
+"""Findings: who is at fault, since when, by which numbers, at what cost, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from gswarm_agent.frame import gpu_label
+
+FAULT, WASTE, NOTE = SEVERITIES = ("fault", "waste", "note")
+"""A fault will end the job or already has, waste costs time, a note costs nothing. The worst comes first."""
+CANNOT_TELL = "cannot_tell"
+"""Kind of the finding that something is slow and no rule names the cause."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One number of a finding: a metric's value, that of the peers (None without any), and the unit."""
+
+    metric: str
+    value: float | str
+    peers: float | str | None = None
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding; times are Unix seconds, ``until`` is None while it holds.
+
+    ``gpu`` is the GPU's index, None if it is about a whole node; ``node`` is None if it names none, and
+    ``nodes`` then has all that it is about. ``rank`` is the rank on that GPU, if known. ``gpu_hours`` are
+    those lost so far. ``sentence`` has parts joined by " · ": who, signal, details, cost, advice.
+    ``source`` says where the rule and its threshold come from. ``dismissed`` ones aren't shown first.
+    """
+
+    finding_id: str
+    kind: str
+    severity: str
+    node: str | None
+    gpu: int | None
+    rank: int | None
+    nodes: tuple[str, ...]
+    since: float
+    until: float | None
+    gpu_hours: float
+    sentence: str
+    evidence: tuple[Evidence, ...]
+    advice: str
+    source: str
+    dismissed: bool = False
+
+    @property
+    def subject(self) -> str:
+        """Whom it names, as in "gpu04:5"; the number of nodes if it names none."""
+        if self.node is not None:
+            return self.node if self.gpu is None else f"{self.node}:{gpu_label(self.gpu)}"
+        return self.nodes[0] if len(self.nodes) == 1 else f"{len(self.nodes)} nodes"
+
+    def plain(self) -> dict[str, Any]:
+        """Return all fields as plain values for JSON and msgpack."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        evidence = [dict(vars(one)) for one in self.evidence]
+        return values | {"nodes": list(self.nodes), "evidence": evidence}
+
+    @classmethod
+    def from_plain(cls, values: dict[str, Any]) -> Finding:
+        """Return the finding of plain values. Raises TypeError, KeyError for others."""
+        evidence = tuple(Evidence(**one) for one in values["evidence"])
+        return cls(**values | {"nodes": tuple(values["nodes"]), "evidence": evidence})
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings with faults first, then waste by GPU-hours, then notes; dismissed ones last."""
+    return sorted(
+        findings,
+        key=lambda one: (one.dismissed, SEVERITIES.index(one.severity), -one.gpu_hours, one.since),
+    )

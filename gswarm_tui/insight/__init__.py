@@ -1,0 +1,1 @@
+"""Rules over samples that yield findings, and the ledger of GPU-hours."""

@@ -1,0 +1,64 @@
+"""What a rule is: data for people, a function that finds matches, and what a match is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from gswarm_tui.fleet.findings import Evidence
+from gswarm_tui.insight.window import Window
+
+LOCAL, ODD_ONE, ALIKE, APART = "local fact", "odd one out", "all alike", "apart"
+ORDER = (LOCAL, ODD_ONE, ALIKE)
+"""The order in which rules name the culprit of a slow job; the first that matches silences those after it."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """A rule's condition holds now.
+
+    ``column`` is the GPU's column in the window, None if it names no GPU; ``node`` is None if it names none,
+    and ``nodes`` are all that it is about. ``since`` is Unix seconds. ``signal`` names the number that shows
+    it, as in "clock 1,215 MHz", and ``contrast`` what the peers have, as in "the other 31 at 1,965";
+    ``details`` are further parts of the sentence. ``lost`` is how many GPUs' worth of work it costs now.
+    ``severity`` and ``advice`` replace those of the rule where given.
+    """
+
+    node: str | None
+    column: int | None
+    since: float
+    signal: str
+    evidence: tuple[Evidence, ...]
+    contrast: str = ""
+    details: tuple[str, ...] = ()
+    lost: float = 0.0
+    nodes: tuple[str, ...] = ()
+    severity: str = ""
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One kind of finding.
+
+    ``stage`` is one of ``ORDER`` for rules that name the culprit of a slow job, ``APART`` for others.
+    ``signals`` are those that it can't do without: names of signals, of metrics of ``NEWEST``, or
+    "processes", "ports", "mounts", "events". ``window`` and ``threshold`` are words, ``source`` says where
+    the threshold comes from. ``advice`` is one sentence; {node}, {gpu} and {nodes} stand for the culprits.
+    ``why``, ``silent_if`` and ``wrong_when`` are for its page. ``early`` rules also look while a job starts.
+    """
+
+    kind: str
+    title: str
+    severity: str
+    stage: str
+    signals: tuple[str, ...]
+    window: str
+    threshold: str
+    source: str
+    advice: str
+    why: str
+    silent_if: str
+    wrong_when: str
+    find: Callable[[Window], Iterable[Match]]
+    early: bool = False

@@ -1,0 +1,335 @@
+"""The last minutes of a fleet in equal steps of time, as the rules read them. No I/O and no clock."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gswarm_agent.frame import GpuFacts, Hello, ProcessSample
+from gswarm_tui.fleet.events import EventLogged
+from gswarm_tui.fleet.history import Floats, Singles
+from gswarm_tui.insight.signals import GPU_SIGNALS, HOST_SIGNALS, NEWEST
+
+Mask = npt.NDArray[np.bool_]
+STEP_S = 5.0
+"""Length of a step; of recordings with a longer interval, that interval."""
+KEPT_S, KEPT_OF_LARGE_S = 600.0, 270.0
+"""Time for which steps are kept, and in fleets of more than ``LARGE`` GPUs."""
+LARGE = 1024
+JOB_KEPT_S = 3600.0
+"""Time for which the job's means are kept, and each GPU's and node's memory by minute."""
+QUORUM = 0.9
+"""A condition holds over a window if it holds in this share of its measured steps."""
+MEASURED = 0.5
+"""A window counts as measured if at least this share of its steps is."""
+_GPU_AT = {signal.name: at for at, signal in enumerate(GPU_SIGNALS)}
+_HOST_AT = {signal.name: at for at, signal in enumerate(HOST_SIGNALS)}
+_NEWEST_AT = {name: at for at, name in enumerate(NEWEST)}
+_MINUTE_GPU, _MINUTE_HOST = ("mem_used_mib",), ("memory_used_mib", "job_memory_mib", "swap_used_mib")
+
+
+class GpuPlace(NamedTuple):
+    """One of the job's GPUs: its node, its row in the node's hello, its slot on the node, and its facts."""
+
+    node: str
+    row: int
+    slot: int
+    facts: GpuFacts
+
+
+class NodeInfo(NamedTuple):
+    """What is known of a node: its newest hello, and for each row of it whether that GPU is the job's."""
+
+    hello: Hello
+    mine: tuple[bool, ...]
+
+
+class Step(NamedTuple):
+    """Means over one step that ends at ``at`` (Unix s), NaN where not measured.
+
+    ``gpus`` has the shape (GPU signals, GPUs), ``hosts`` (host signals, nodes), ``newest`` (NEWEST, GPUs).
+    """
+
+    at: float
+    gpus: Singles
+    hosts: Singles
+    newest: Floats
+
+
+class _Ring:
+    """Steps in order, of which the newest ``capacity`` are one contiguous array: (steps, *shape)."""
+
+    def __init__(self, capacity: int, shape: tuple[int, ...]) -> None:
+        self.capacity = capacity
+        self._values = np.full((capacity + max(8, capacity // 4), *shape), np.nan, dtype=np.float32)
+        self._end = 0
+
+    def push(self, values: npt.NDArray[np.floating]) -> None:
+        if self._end == len(self._values):
+            kept = self.capacity - 1
+            self._values[:kept] = self._values[self._end - kept : self._end].copy()
+            self._end = kept
+        self._values[self._end] = values
+        self._end += 1
+
+    def last(self, count: int) -> Singles:
+        return self._values[max(0, self._end - min(count, self.capacity)) : self._end]
+
+    def taken_over(self, other: _Ring, places: npt.NDArray[np.intp]) -> None:
+        """Copy the steps of another ring, whose last axis is rearranged; -1 is a new column."""
+        for step in other.last(other.capacity):
+            old = np.concatenate((step, np.full((*step.shape[:-1], 1), np.nan, np.float32)), axis=-1)
+            self.push(old[..., places])
+
+
+@dataclass
+class Window:
+    """The newest steps of a fleet, the newest values, and the events of the last hour.
+
+    ``scale`` shortens all times that rules name, for tests. ``gpus`` are the job's GPUs in the order of
+    columns, ``node_at`` the column of each GPU's node. ``pp`` is the number of pipeline stages, if known.
+    ``processes`` are the newest of each node, None where they aren't listed. ``user`` is the recorder's user,
+    and ``owner`` the one whose processes are the job's: that user, or whoever has most if that one has none.
+    """
+
+    nodes: tuple[str, ...]
+    infos: Mapping[str, NodeInfo]
+    step_s: float = STEP_S
+    scale: float = 1.0
+    pp: int = 0
+    user: str | None = None
+    started_at: float = math.nan
+    now: float = math.nan
+    steps: int = 0
+    processes: dict[str, tuple[ProcessSample, ...] | None] = field(default_factory=dict)
+    ports: dict[str, dict[str, dict[str, float | None]]] = field(default_factory=dict)
+    first_ports: dict[str, dict[str, dict[str, float | None]]] = field(default_factory=dict)
+    mounts: dict[str, dict[str, dict[str, float | None]]] = field(default_factory=dict)
+    events: deque[EventLogged] = field(default_factory=lambda: deque(maxlen=1000))
+
+    def __post_init__(self) -> None:
+        """Lay out the columns."""
+        self.gpus = tuple(
+            GpuPlace(name, row, slot, info.hello.gpus[row])
+            for name in self.nodes
+            if (info := self.infos.get(name)) is not None
+            for slot, row in enumerate(_own_gpus(info))
+        )
+        place = {name: at for at, name in enumerate(self.nodes)}
+        self.node_at = np.array([place[gpu.node] for gpu in self.gpus], dtype=np.intp)
+        self.slot = np.array([gpu.slot for gpu in self.gpus], dtype=np.intp)
+        self.column = {(gpu.node, gpu.row): at for at, gpu in enumerate(self.gpus)}
+        count, kept_s = len(self.gpus), KEPT_S if len(self.gpus) <= LARGE else KEPT_OF_LARGE_S
+        kept, long = self._count(kept_s), self._count(JOB_KEPT_S)
+        self._gpu = _Ring(kept, (len(GPU_SIGNALS), count))
+        self._host = _Ring(kept, (len(HOST_SIGNALS), len(self.nodes)))
+        self._job = _Ring(long, (len(GPU_SIGNALS) + len(HOST_SIGNALS),))
+        self._minute_gpu = _Ring(60, (len(_MINUTE_GPU), count))
+        self._minute_host = _Ring(60, (len(_MINUTE_HOST), len(self.nodes)))
+        self.newest = np.full((len(NEWEST), count), np.nan)
+        self.first = self.newest.copy()
+        self.running_since = np.full(count, np.nan)
+        self.owner: str | None = self.user
+        self._means: dict[tuple[str, float], Floats] = {}
+
+    def _count(self, seconds: float) -> int:
+        return max(1, round(seconds * self.scale / self.step_s))
+
+    # What rules read
+
+    def gpu(self, signal: str, seconds: float) -> Singles:
+        """Return a signal of the last seconds: (steps, GPUs)."""
+        return self._gpu.last(self._count(seconds))[:, _GPU_AT[signal]]
+
+    def host(self, signal: str, seconds: float) -> Singles:
+        """Return a signal of the last seconds: (steps, nodes)."""
+        return self._host.last(self._count(seconds))[:, _HOST_AT[signal]]
+
+    def job(self, signal: str, seconds: float) -> Singles:
+        """Return the mean of a signal over the GPUs that have a process, or over all nodes: (steps,).
+
+        It reaches back an hour.
+        """
+        at = _GPU_AT[signal] if signal in _GPU_AT else len(GPU_SIGNALS) + _HOST_AT[signal]
+        return self._job.last(self._count(seconds))[:, at]
+
+    def minutes(self, signal: str) -> Singles:
+        """Return the memory of GPUs or nodes by minute, of the last hour: (minutes, GPUs or nodes)."""
+        if signal in _MINUTE_GPU:
+            return self._minute_gpu.last(60)[:, _MINUTE_GPU.index(signal)]
+        return self._minute_host.last(60)[:, _MINUTE_HOST.index(signal)]
+
+    def mean(self, signal: str, seconds: float) -> Floats:
+        """Return a signal's mean over the last seconds for each GPU or node.
+
+        NaN where less than half of the steps were measured, or where it hasn't run for so long.
+        """
+        key = signal, seconds
+        if key not in self._means:
+            values = (self.gpu if signal in _GPU_AT else self.host)(signal, seconds).astype(np.float64)
+            measured = np.isfinite(values)
+            counts = measured.sum(axis=0)
+            sums = np.where(measured, values, 0.0).sum(axis=0)
+            enough = counts >= MEASURED * self._count(seconds)
+            self._means[key] = np.where(enough, sums / np.maximum(counts, 1), np.nan)
+        return self._means[key]
+
+    def holds(self, condition: Mask, measured: Mask, seconds: float) -> Mask:
+        """Return for each column whether a condition holds in nearly all measured steps of a window.
+
+        Both have the shape (steps, columns). A window that isn't full yet, or not measured enough, has False.
+        """
+        counts = measured.sum(axis=0)
+        held = (condition & measured).sum(axis=0)
+        held_all: Mask = (counts >= MEASURED * self._count(seconds)) & (held >= QUORUM * counts)
+        return held_all
+
+    def value(self, metric: str) -> Floats:
+        """Return the newest value of a metric of ``NEWEST`` for each GPU."""
+        values: Floats = self.newest[_NEWEST_AT[metric]]
+        return values
+
+    def growth(self, metric: str) -> Floats:
+        """Return how much a counter of ``NEWEST`` has grown since the start, for each GPU."""
+        grown: Floats = self.newest[_NEWEST_AT[metric]] - self.first[_NEWEST_AT[metric]]
+        return grown
+
+    @property
+    def active(self) -> Mask:
+        """Whether each GPU has a process of the job; where processes aren't listed, whether it was busy."""
+        running: Mask = np.isfinite(self.running_since)
+        return running
+
+    def own_processes(self, column: int) -> tuple[ProcessSample, ...]:
+        """Return the job's processes on a GPU, the newest known."""
+        gpu = self.gpus[column]
+        listed = self.processes.get(gpu.node) or ()
+        return tuple(one for one in listed if one.gpu == gpu.row and self.is_own(one))
+
+    def is_own(self, process: ProcessSample) -> bool:
+        """Return whether a process belongs to the job's user."""
+        return self.owner is None or process.user is None or process.user == self.owner
+
+    def rank(self, column: int) -> int | None:
+        """Return the rank on a GPU, None if there is none or several."""
+        ranks = {one.rank for one in self.own_processes(column) if one.rank is not None}
+        return ranks.pop() if len(ranks) == 1 else None
+
+    def peers(self, values: Floats, among: Mask | None = None) -> Floats:
+        """Return for each GPU the median of its peers: GPUs of the same role, itself among them.
+
+        The role is the pipeline stage if known, else the slot if at least four nodes have it, else all.
+        """
+        among = self.active if among is None else among
+        kept = np.where(among, values, np.nan)
+        out = np.full(len(values), np.nan)
+        for members in self.roles():
+            of_role = kept[members]
+            if np.isfinite(of_role).any():
+                out[members] = np.nanmedian(of_role)
+        return out
+
+    def roles(self) -> list[npt.NDArray[np.intp]]:
+        """Return the columns of each role."""
+        if self.pp > 1:
+            ranks = [self.rank(at) for at in range(len(self.gpus))]
+            world = max((rank for rank in ranks if rank is not None), default=-1) + 1
+            stage = [-1 if rank is None else rank * self.pp // max(1, world) for rank in ranks]
+            return [np.flatnonzero(np.array(stage) == one) for one in sorted(set(stage))]
+        if len(self.nodes) >= 4:
+            return [np.flatnonzero(self.slot == one) for one in np.unique(self.slot)]
+        return [np.arange(len(self.gpus))]
+
+    # What fills it
+
+    def push(self, step: Step) -> None:
+        """Add the newest step, after processes, ports, mounts and events were updated."""
+        if not self.steps:
+            self.started_at = step.at - self.step_s
+        self.steps, self.now = self.steps + 1, step.at
+        self._means.clear()
+        self._gpu.push(step.gpus)
+        self._host.push(step.hosts)
+        known = np.isfinite(step.newest)
+        self.newest = np.where(known, step.newest, self.newest)
+        self.first = np.where(np.isfinite(self.first), self.first, self.newest)
+        self._note_running(step)
+        active = self.active
+        chosen = step.gpus[:, active] if active.any() else step.gpus
+        self._job.push(np.concatenate((_means(chosen), _means(step.hosts))))
+        per_minute = max(1, self._count(60.0))
+        if self.steps % per_minute == 0:
+            self._minute_gpu.push(
+                np.array([_means(self.gpu(name, 60.0).T) for name in _MINUTE_GPU]).reshape(
+                    len(_MINUTE_GPU), -1
+                )
+            )
+            self._minute_host.push(
+                np.array([_means(self.host(name, 60.0).T) for name in _MINUTE_HOST]).reshape(
+                    len(_MINUTE_HOST), -1
+                )
+            )
+
+    def _note_running(self, step: Step) -> None:
+        """Note since when each GPU has had a process of the job."""
+        users = Counter(one.user for listed in self.processes.values() for one in listed or () if one.user)
+        self.owner = self.user if self.user in users or not users else users.most_common(1)[0][0]
+        running = np.zeros(len(self.gpus), dtype=bool)
+        unknown = np.ones(len(self.gpus), dtype=bool)
+        for node, listed in self.processes.items():
+            if listed is None:
+                continue
+            for at in self._columns_of(node):
+                unknown[at] = False
+            for process in listed:
+                at_gpu = self.column.get((node, process.gpu))
+                if at_gpu is not None and self.is_own(process):
+                    running[at_gpu] = True
+        if unknown.any():
+            # Without a list of processes, a GPU counts from its first busy step on while it holds memory.
+            busy = step.gpus[_GPU_AT["util_pct"]] >= 1
+            held = step.gpus[_GPU_AT["mem_used_mib"]] >= 1024
+            running |= unknown & (busy | (held & np.isfinite(self.running_since)))
+        fresh = running & np.isnan(self.running_since)
+        self.running_since[fresh] = step.at
+        self.running_since[~running] = np.nan
+
+    def _columns_of(self, node: str) -> Sequence[int]:
+        return [at for at, gpu in enumerate(self.gpus) if gpu.node == node]
+
+    def rebuilt(self, infos: Mapping[str, NodeInfo]) -> Window:
+        """Return a window for other GPUs, with the history of those that it has already."""
+        new = Window(self.nodes, infos, self.step_s, self.scale, self.pp, self.user)
+        new.started_at, new.now, new.steps = self.started_at, self.now, self.steps
+        new.processes, new.ports, new.first_ports = self.processes, self.ports, self.first_ports
+        new.mounts, new.events = self.mounts, self.events
+        known = {(gpu.node, gpu.facts.uuid): at for at, gpu in enumerate(self.gpus)}
+        places = np.array([known.get((gpu.node, gpu.facts.uuid), -1) for gpu in new.gpus], dtype=np.intp)
+        new._gpu.taken_over(self._gpu, places)
+        new._minute_gpu.taken_over(self._minute_gpu, places)
+        new._host, new._job, new._minute_host = self._host, self._job, self._minute_host
+        for name in ("newest", "first", "running_since"):
+            old = getattr(self, name)
+            padded = np.concatenate((old, np.full((*old.shape[:-1], 1), np.nan)), axis=-1)
+            setattr(new, name, padded[..., places])
+        return new
+
+
+def _own_gpus(info: NodeInfo) -> list[int]:
+    """Return the rows of the job's GPUs, without MIG instances: nobody measures how busy these are."""
+    return [at for at, gpu in enumerate(info.hello.gpus) if info.mine[at] and gpu.parent_index is None]
+
+
+def _means(values: npt.NDArray[np.floating]) -> Singles:
+    """Return the mean of each row, NaN where nothing was measured."""
+    measured = np.isfinite(values)
+    counts = measured.sum(axis=1)
+    sums = np.where(measured, values, 0).sum(axis=1)
+    means: Singles = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan).astype(np.float32)
+    return means
