@@ -22,8 +22,8 @@ class Retry(enum.Enum):
     NEVER = "never"
 
 
-class Step(enum.Enum):
-    """Step of a launch, in the order in which they are taken."""
+class LaunchStep(enum.Enum):
+    """LaunchStep of a launch, in the order in which they are taken."""
 
     NAME = "resolve its name"
     CONNECT = "connect"
@@ -40,7 +40,7 @@ class LaunchError(Exception):
     """Raised if an agent can't be started: the reason in a clause, a remedy for the user, the step."""
 
     def __init__(
-        self, reason: str, remedy: str = "", retry: Retry = Retry.SOON, step: Step = Step.AGENT
+        self, reason: str, remedy: str = "", retry: Retry = Retry.SOON, step: LaunchStep = LaunchStep.AGENT
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -90,7 +90,7 @@ def check_name(node: str, option: str = "--nodes") -> None:
     """Raise LaunchError for an invalid host name, which might pass for an option or a command."""
     if not _NODE_NAME.fullmatch(node):
         raise LaunchError(
-            f"{clean(node, 60)!r} isn't a host name", f"correct {option}", Retry.NEVER, Step.NAME
+            f"{clean(node, 60)!r} isn't a host name", f"correct {option}", Retry.NEVER, LaunchStep.NAME
         )
 
 

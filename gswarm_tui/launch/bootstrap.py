@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gswarm_agent.redact import redact
 from gswarm_agent.wire import MAGIC
-from gswarm_tui.launch.base import LaunchError, Retry, Step, clean, last_line
+from gswarm_tui.launch.base import LaunchError, LaunchStep, Retry, clean, last_line
 from gswarm_tui.launch.bundle import Bundle, own_bundle
 from gswarm_tui.launch.inbox import Inbox
 
@@ -89,16 +89,16 @@ class Bootstrap:
     def explain(self, kind: str, text: str, stderr: bytes, old_version: str) -> LaunchError:
         """Return the error for a ``GSWARM-FAIL`` line."""
         line = f": {message}" if (message := last_line(stderr)) else ""
-        remedy, step = "", Step.UNPACK
+        remedy, step = "", LaunchStep.UNPACK
         match kind:
             case "setup":
                 # A shell quotes the line of the setup that failed, and the event with it is recorded.
                 line = redact([line])[0]
                 reason, remedy = f"the setup failed with exit status {text}{line}", "correct --setup"
-                step = Step.SETUP
+                step = LaunchStep.SETUP
             case "broken" | "python":
                 remedy = "correct --agent-python" if self.agent_python else _PYTHON_REMEDY
-                step = Step.PYTHON
+                step = LaunchStep.PYTHON
                 reason = f"the Python {self.agent_python}" if self.agent_python else "its python3"
                 if kind == "broken":
                     reason = f"{text} can't be run as Python 3.9 or later{line}"
@@ -115,7 +115,7 @@ class Bootstrap:
                 reason = f"it lacks the program {text}"
                 remedy = f"install {text} on the node, or add its folder to PATH with --setup"
             case "noise":
-                reason, step = f"no agent answered, only other output: {text}", Step.COMMAND
+                reason, step = f"no agent answered, only other output: {text}", LaunchStep.COMMAND
             case _:
                 reason = "the agent arrived damaged"
         return LaunchError(clean(reason), remedy, Retry.SLOWLY if remedy else Retry.SOON, step)
@@ -223,4 +223,4 @@ def _explain_end(reason: str, greeting: Greeting, starter: str, stderr: bytes) -
         return LaunchError(reason)
     reason = reason.replace("the agent", starter, 1)
     line = "" if last_line(stderr) else greeting.last_noise()
-    return LaunchError(clean(f"{reason}: {line}" if line else reason), step=Step.COMMAND)
+    return LaunchError(clean(f"{reason}: {line}" if line else reason), step=LaunchStep.COMMAND)

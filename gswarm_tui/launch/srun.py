@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from gswarm_tui.launch.base import (
     Launcher,
     LaunchError,
+    LaunchStep,
     Retry,
-    Step,
     allow_many_files,
     check_name,
     clean,
@@ -103,7 +103,7 @@ class SrunLauncher(Launcher):
         if not line.startswith("srun:"):
             return LaunchError(clean(f"the agent ended: {line}"))
         remedy = f"check that the job still runs, with `squeue --jobs={self._job_id}`"
-        return LaunchError(line, remedy, Retry.SLOWLY, Step.CONNECT)
+        return LaunchError(line, remedy, Retry.SLOWLY, LaunchStep.CONNECT)
 
 
 def _environ() -> dict[str, str]:

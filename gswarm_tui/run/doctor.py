@@ -55,7 +55,7 @@ async def examine(options: Options, plan: Plan, limit_s: float) -> list[NodeRepo
 
 async def _check(launcher: Launcher, node: str, limit_s: float) -> NodeReport:
     from gswarm_tui.launch.agent_status import query_check
-    from gswarm_tui.launch.base import LaunchError, Step
+    from gswarm_tui.launch.base import LaunchError, LaunchStep
 
     began = time.monotonic()
     try:
@@ -63,7 +63,7 @@ async def _check(launcher: Launcher, node: str, limit_s: float) -> NodeReport:
             found = await query_check(launcher, node)
     except TimeoutError:
         return NodeReport(
-            node, Step.AGENT.value, f"no answer within {limit_s:.0f} s", "wait longer with --timeout"
+            node, LaunchStep.AGENT.value, f"no answer within {limit_s:.0f} s", "wait longer with --timeout"
         )
     except LaunchError as error:
         return NodeReport(node, error.step.value, error.reason, error.remedy)

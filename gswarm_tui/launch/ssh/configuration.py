@@ -19,7 +19,7 @@ from pathlib import Path
 
 import asyncssh
 
-from gswarm_tui.launch.base import LaunchError, Retry, Step, clean
+from gswarm_tui.launch.base import LaunchError, LaunchStep, Retry, clean
 from gswarm_tui.launch.process import ProcessChannel
 from gswarm_tui.launch.ssh.asyncssh_internals import read_options
 
@@ -108,7 +108,7 @@ class SshConfiguration:
             else:
                 reason = f"your ssh refuses its configuration: {why}".rstrip(": \n")
                 remedy = f"correct it until `{command}` works"
-            raise LaunchError(clean(reason), remedy, Retry.SLOWLY, Step.CONNECT)
+            raise LaunchError(clean(reason), remedy, Retry.SLOWLY, LaunchStep.CONNECT)
         printed: Printed = {}
         for line in os.fsdecode(output).splitlines():
             name, _, value = line.partition(" ")

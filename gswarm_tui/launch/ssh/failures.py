@@ -10,7 +10,7 @@ from pathlib import Path
 
 import asyncssh
 
-from gswarm_tui.launch.base import LaunchError, Retry, Step, clean
+from gswarm_tui.launch.base import LaunchError, LaunchStep, Retry, clean
 from gswarm_tui.launch.ssh.asyncssh_internals import is_about_host_key, is_revoked, needs_passphrase
 from gswarm_tui.launch.ssh.attempt import DEFAULT_KEYS, Attempt
 
@@ -25,40 +25,48 @@ def explain(error: Exception, attempt: Attempt) -> LaunchError:
     match error:
         case asyncssh.HostKeyNotVerifiable() if is_revoked(error):
             remedy = "contact the cluster's administrators"
-            return LaunchError(f"its host key is revoked in {known}", remedy, Retry.SLOWLY, Step.HOST_KEY)
+            return LaunchError(
+                f"its host key is revoked in {known}", remedy, Retry.SLOWLY, LaunchStep.HOST_KEY
+            )
         case asyncssh.HostKeyNotVerifiable() if not attempt.host_is_known:
             remedy = f"run `{attempt.command}` once to check and accept it"
-            return LaunchError(f"its host key is not in {known}", remedy, Retry.SLOWLY, Step.HOST_KEY)
+            return LaunchError(f"its host key is not in {known}", remedy, Retry.SLOWLY, LaunchStep.HOST_KEY)
         case asyncssh.HostKeyNotVerifiable() | asyncssh.KeyExchangeFailed() if is_about_host_key(error):
             remedy = f"if this change is expected, run `ssh-keygen -R {host}`, then `{attempt.command}` once"
-            return LaunchError(f"its host key is not the one in {known}", remedy, Retry.SLOWLY, Step.HOST_KEY)
+            return LaunchError(
+                f"its host key is not the one in {known}", remedy, Retry.SLOWLY, LaunchStep.HOST_KEY
+            )
         case socket.gaierror():
             remedy = "check it for a typo"
             if not attempt.is_jump_host:
                 remedy += "; a node of a Slurm job is also reached with `--launcher srun`"
-            return LaunchError("its name does not resolve", remedy, Retry.SLOWLY, Step.NAME)
+            return LaunchError("its name does not resolve", remedy, Retry.SLOWLY, LaunchStep.NAME)
         case TimeoutError():
-            return LaunchError("it did not answer in time", f"try `{attempt.command}`", step=Step.CONNECT)
+            return LaunchError(
+                "it did not answer in time", f"try `{attempt.command}`", step=LaunchStep.CONNECT
+            )
         case asyncssh.ChannelOpenError() if error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
             reason = "the jump host's SSH server forbids connections through it"
-            return LaunchError(reason, "run gswarm-tui on the jump host", Retry.SLOWLY, Step.CONNECT)
+            return LaunchError(reason, "run gswarm-tui on the jump host", Retry.SLOWLY, LaunchStep.CONNECT)
         case asyncssh.ChannelOpenError():
             reason = clean(f"the jump host can't reach it: {error.reason}")
-            return LaunchError(reason, f"try `{attempt.command}`", step=Step.CONNECT)
+            return LaunchError(reason, f"try `{attempt.command}`", step=LaunchStep.CONNECT)
         case asyncssh.Error() if "Too many authentication failures" in error.reason:
             remedy = "add IdentityFile and `IdentitiesOnly yes` for it to your SSH configuration"
             reason = "it hung up after several keys: your ssh-agent holds too many"
-            return LaunchError(reason, remedy, Retry.SLOWLY, Step.LOGIN)
+            return LaunchError(reason, remedy, Retry.SLOWLY, LaunchStep.LOGIN)
         case asyncssh.Error():
             message = clean(attempt.banner) or error.reason
             return LaunchError(
-                clean(f"the connection broke: {message}"), f"try `{attempt.command}`", step=Step.CONNECT
+                clean(f"the connection broke: {message}"), f"try `{attempt.command}`", step=LaunchStep.CONNECT
             )
         case OSError():
-            return LaunchError(_explain_os(error), f"try `{attempt.command}`", step=Step.CONNECT)
+            return LaunchError(_explain_os(error), f"try `{attempt.command}`", step=LaunchStep.CONNECT)
         case _:
             remedy = "correct the SSH configuration or key named there"
-            return LaunchError(clean(f"SSH can't be set up: {error}"), remedy, Retry.SLOWLY, Step.CONNECT)
+            return LaunchError(
+                clean(f"SSH can't be set up: {error}"), remedy, Retry.SLOWLY, LaunchStep.CONNECT
+            )
 
 
 def explain_refusal(attempt: Attempt) -> LaunchError:
@@ -77,7 +85,7 @@ def explain_refusal(attempt: Attempt) -> LaunchError:
             f"; gswarm-tui types none: if ssh asks for one, set up a key with `ssh-copy-id {attempt.host}`, "
             "or run gswarm-tui on a login node"
         )
-    return LaunchError(clean(reason), remedy, Retry.SLOWLY, Step.LOGIN)
+    return LaunchError(clean(reason), remedy, Retry.SLOWLY, LaunchStep.LOGIN)
 
 
 def _short(path: Path) -> str:

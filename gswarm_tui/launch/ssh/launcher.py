@@ -18,7 +18,7 @@ from gswarm_tui.launch.base import (
     Channel,
     Launcher,
     LaunchError,
-    Step,
+    LaunchStep,
     allow_many_files,
     check_name,
     clean,
@@ -108,7 +108,7 @@ class SshLauncher(Launcher):
             raise LaunchError(
                 clean(f"its SSH server ran no command: {why}"),
                 f"try `{self._settings.command(node)} true`",
-                step=Step.COMMAND,
+                step=LaunchStep.COMMAND,
             ) from None
         except BaseException:
             connection.abort()
@@ -116,7 +116,7 @@ class SshLauncher(Launcher):
         try:
             await greet(channel, self._bootstrap, arguments)
         except LaunchError as error:
-            if error.step is Step.COMMAND:
+            if error.step is LaunchStep.COMMAND:
                 error.remedy = error.remedy or f"try `{self._settings.command(node)} true`"
             raise
         return channel

@@ -17,7 +17,7 @@ HOLD_INTERVALS = 1.5
 
 
 @dataclass(frozen=True)
-class Window:
+class CurveSpan:
     """A time range in equal bins; Unix seconds."""
 
     start: float
@@ -30,15 +30,15 @@ class Window:
         return (self.end - self.start) / self.bins
 
 
-def window(now: float, span_s: float, bins: int) -> Window:
+def window(now: float, span_s: float, bins: int) -> CurveSpan:
     """Return the last ``span_s`` seconds; bins start at multiples of their length, so nothing flickers."""
     bins = max(1, bins)
     bin_s = span_s / bins
     end = (math.floor(now / bin_s) + 1) * bin_s
-    return Window(end - span_s, end, bins)
+    return CurveSpan(end - span_s, end, bins)
 
 
-def in_bins(series: Series, frame: Window, interval_s: float) -> Floats:
+def in_bins(series: Series, frame: CurveSpan, interval_s: float) -> Floats:
     """Return the mean of each bin by time, shape (bins,); NaN where nothing was measured.
 
     Bins shorter than the interval hold the previous sample, for at most 1.5 intervals.

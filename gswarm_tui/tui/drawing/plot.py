@@ -16,7 +16,7 @@ import numpy as np
 
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.fleet.history import Floats
-from gswarm_tui.tui.drawing.curve import Window, block_area, time_axis
+from gswarm_tui.tui.drawing.curve import CurveSpan, block_area, time_axis
 from gswarm_tui.tui.drawing.ramp import Buckets, bucket, buckets
 from gswarm_tui.tui.drawing.spans import Span, Spans, joined_cells
 
@@ -25,7 +25,7 @@ FEW_MARKS = 8
 """A mark is drawn over curves where there is at most one in this many columns, else only into the blanks."""
 
 
-def marks_in(events: Iterable[EventLogged], frame: Window) -> list[float]:
+def marks_in(events: Iterable[EventLogged], frame: CurveSpan) -> list[float]:
     """Return the marks in a window, as fractions of its time from 0 to below 1."""
     length = frame.end - frame.start
     return [
