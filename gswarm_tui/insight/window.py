@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_agent.frame import GpuFacts, Hello, ProcessSample
+from gswarm_agent.metrics import PROCESS_COLUMNS
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.fleet.history import Floats, Singles
 from gswarm_tui.insight.signals import GPU_SIGNALS, HOST_SIGNALS, NEWEST
@@ -28,7 +29,9 @@ QUORUM = 0.9
 """A condition holds over a window if it holds in this share of its measured steps."""
 MEASURED = 0.5
 """A window counts as measured if at least this share of its steps is."""
-_GPU_AT = {signal.name: at for at, signal in enumerate(GPU_SIGNALS)}
+OWN_CPU = "own_cpu_pct"
+"""Signal of GPUs: CPU time of the job's processes on a GPU; 100 is one core."""
+_GPU_AT = {name: at for at, name in enumerate([*(signal.name for signal in GPU_SIGNALS), OWN_CPU])}
 _HOST_AT = {signal.name: at for at, signal in enumerate(HOST_SIGNALS)}
 _NEWEST_AT = {name: at for at, name in enumerate(NEWEST)}
 _MINUTE_GPU, _MINUTE_HOST = ("mem_used_mib",), ("memory_used_mib", "job_memory_mib", "swap_used_mib")
@@ -60,6 +63,23 @@ class Step(NamedTuple):
     gpus: Singles
     hosts: Singles
     newest: Floats
+
+
+class Listed(NamedTuple):
+    """The newest processes on the job's GPUs: the GPU's column of each, and whether it is the job's.
+
+    ``numbers`` has the shape (processes, process metrics), NaN where not measured.
+    """
+
+    samples: tuple[ProcessSample, ...]
+    column: npt.NDArray[np.intp]
+    own: Mask
+    numbers: Floats
+
+    def number(self, metric: str) -> Floats:
+        """Return a metric of each process."""
+        values: Floats = self.numbers[:, PROCESS_COLUMNS.index(metric)]
+        return values
 
 
 class _Ring:
@@ -96,6 +116,7 @@ class Window:
     columns, ``node_at`` the column of each GPU's node. ``pp`` is the number of pipeline stages, if known.
     ``processes`` are the newest of each node, None where they aren't listed. ``user`` is the recorder's user,
     and ``owner`` the one whose processes are the job's: that user, or whoever has most if that one has none.
+    ``running_since`` says since when each GPU has had a process of the job, ``ran_at`` when it last had one.
     """
 
     nodes: tuple[str, ...]
@@ -127,15 +148,17 @@ class Window:
         self.column = {(gpu.node, gpu.row): at for at, gpu in enumerate(self.gpus)}
         count, kept_s = len(self.gpus), KEPT_S if len(self.gpus) <= LARGE else KEPT_OF_LARGE_S
         kept, long = self._count(kept_s), self._count(JOB_KEPT_S)
-        self._gpu = _Ring(kept, (len(GPU_SIGNALS), count))
+        self._gpu = _Ring(kept, (len(_GPU_AT), count))
         self._host = _Ring(kept, (len(HOST_SIGNALS), len(self.nodes)))
-        self._job = _Ring(long, (len(GPU_SIGNALS) + len(HOST_SIGNALS),))
+        self._job = _Ring(long, (len(_GPU_AT) + len(HOST_SIGNALS),))
         self._minute_gpu = _Ring(60, (len(_MINUTE_GPU), count))
         self._minute_host = _Ring(60, (len(_MINUTE_HOST), len(self.nodes)))
         self.newest = np.full((len(NEWEST), count), np.nan)
         self.first = self.newest.copy()
         self.running_since = np.full(count, np.nan)
+        self.ran_at = self.running_since.copy()
         self.owner: str | None = self.user
+        self.listed = self._list()
         self._means: dict[tuple[str, float], Floats] = {}
 
     def _count(self, seconds: float) -> int:
@@ -156,7 +179,7 @@ class Window:
 
         It reaches back an hour.
         """
-        at = _GPU_AT[signal] if signal in _GPU_AT else len(GPU_SIGNALS) + _HOST_AT[signal]
+        at = _GPU_AT[signal] if signal in _GPU_AT else len(_GPU_AT) + _HOST_AT[signal]
         return self._job.last(self._count(seconds))[:, at]
 
     def minutes(self, signal: str) -> Singles:
@@ -254,14 +277,15 @@ class Window:
             self.started_at = step.at - self.step_s
         self.steps, self.now = self.steps + 1, step.at
         self._means.clear()
-        self._gpu.push(step.gpus)
         self._host.push(step.hosts)
         known = np.isfinite(step.newest)
         self.newest = np.where(known, step.newest, self.newest)
         self.first = np.where(np.isfinite(self.first), self.first, self.newest)
         self._note_running(step)
+        gpus = np.vstack((step.gpus, self._own_cpu()))
+        self._gpu.push(gpus)
         active = self.active
-        chosen = step.gpus[:, active] if active.any() else step.gpus
+        chosen = gpus[:, active] if active.any() else gpus
         self._job.push(np.concatenate((_means(chosen), _means(step.hosts))))
         per_minute = max(1, self._count(60.0))
         if self.steps % per_minute == 0:
@@ -280,17 +304,11 @@ class Window:
         """Note since when each GPU has had a process of the job."""
         users = Counter(one.user for listed in self.processes.values() for one in listed or () if one.user)
         self.owner = self.user if self.user in users or not users else users.most_common(1)[0][0]
+        self.listed = self._list()
         running = np.zeros(len(self.gpus), dtype=bool)
-        unknown = np.ones(len(self.gpus), dtype=bool)
-        for node, listed in self.processes.items():
-            if listed is None:
-                continue
-            for at in self._columns_of(node):
-                unknown[at] = False
-            for process in listed:
-                at_gpu = self.column.get((node, process.gpu))
-                if at_gpu is not None and self.is_own(process):
-                    running[at_gpu] = True
+        running[self.listed.column[self.listed.own]] = True
+        unlisted = np.array([self.processes.get(name) is None for name in self.nodes], dtype=bool)
+        unknown = unlisted[self.node_at]
         if unknown.any():
             # Without a list of processes, a GPU counts from its first busy step on while it holds memory.
             busy = step.gpus[_GPU_AT["util_pct"]] >= 1
@@ -299,9 +317,29 @@ class Window:
         fresh = running & np.isnan(self.running_since)
         self.running_since[fresh] = step.at
         self.running_since[~running] = np.nan
+        self.ran_at[running] = step.at
 
-    def _columns_of(self, node: str) -> Sequence[int]:
-        return [at for at, gpu in enumerate(self.gpus) if gpu.node == node]
+    def _list(self) -> Listed:
+        found = [
+            (at, one)
+            for node, listed in self.processes.items()
+            for one in listed or ()
+            if (at := self.column.get((node, one.gpu))) is not None
+        ]
+        samples = tuple(one for _, one in found)
+        columns = np.array([at for at, _ in found], dtype=np.intp)
+        own = np.array([self.is_own(one) for one in samples], dtype=bool)
+        numbers = np.array([one.row for one in samples], dtype=np.float64)
+        return Listed(samples, columns, own, numbers.reshape(len(samples), len(PROCESS_COLUMNS)))
+
+    def _own_cpu(self) -> Singles:
+        """Return the CPU time of the job's processes on each GPU, NaN where none is measured."""
+        cpu = self.listed.number("cpu_pct")
+        known = self.listed.own & np.isfinite(cpu)
+        column, count = self.listed.column[known], len(self.gpus)
+        measured = np.bincount(column, minlength=count) > 0
+        sums = np.bincount(column, cpu[known], minlength=count)
+        return np.where(measured, sums, np.nan).astype(np.float32)
 
     def rebuilt(self, infos: Mapping[str, NodeInfo]) -> Window:
         """Return a window for other GPUs, with the history of those that it has already."""
@@ -314,7 +352,7 @@ class Window:
         new._gpu.taken_over(self._gpu, places)
         new._minute_gpu.taken_over(self._minute_gpu, places)
         new._host, new._job, new._minute_host = self._host, self._job, self._minute_host
-        for name in ("newest", "first", "running_since"):
+        for name in ("newest", "first", "running_since", "ran_at"):
             old = getattr(self, name)
             padded = np.concatenate((old, np.full((*old.shape[:-1], 1), np.nan)), axis=-1)
             setattr(new, name, padded[..., places])
