@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gswarm_agent.frame import ProcessSample
-from gswarm_agent.metrics import LISTINGS, MOUNTS, PORTS, PROCESS_COLUMNS, ROW_NAMES
+from gswarm_agent.metrics import LISTINGS, MOUNTS, PORTS, PROCESS_COLUMNS, PROCESSES, ROW_NAMES
+from gswarm_tui.fleet.events import METRICS_CHANGED, EventLogged, new_groups
 from gswarm_tui.fleet.findings import Finding, in_order
 from gswarm_tui.insight.catalogue import RULES
 from gswarm_tui.insight.coverage import not_measured
@@ -20,11 +20,21 @@ from gswarm_tui.insight.watch import Watch
 from gswarm_tui.insight.window import STEP_S, NodeInfo, Step, Window
 from gswarm_tui.store.querying.arrays import Arrays, ArraySource
 from gswarm_tui.store.reading.frames import PROCESSES_US
-from gswarm_tui.store.reading.recording_reader import RecordedMachine, RecordingReader
+from gswarm_tui.store.reading.recording_reader import RecordingReader
 from gswarm_tui.store.sql.schema import PROCESS_KEYS, micros
 
-CHUNK_STEPS = 360
-"""Steps that are read at once: half an hour at 5 s."""
+HISTORY_S = 600.0
+"""Rules compare with what was before: they look this long before the start of a session, too."""
+SILENT_S = 900.0
+"""A longer time without any sample, as between two attempts of a job, is left out."""
+CHUNK_STEPS, CHUNK_CELLS = 360, 100_000
+"""Steps that are read at once, at most: half an hour at 5 s, in large fleets fewer."""
+HELD_INTERVALS = 1.5
+"""A sample counts until the next one is this late, so that steps between two slow samples aren't empty."""
+
+_NODE_OF_IT = "node_id IN (SELECT node_id FROM nodes WHERE recording_id = $4)"
+_GPU_OF_IT = f"gpu_id IN (SELECT gpu_id FROM gpus WHERE {_NODE_OF_IT})"  # noqa: S608 (own names)
+_Rows = dict[int, list[tuple[Any, ...]]]
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,7 @@ class Diagnosis:
     """What the rules find in a stretch of a recording, in order of importance, and where its time went.
 
     ``ledger`` has GPU-seconds by cause. ``not_measured`` maps signals to the nodes without them. Times are
-    Unix seconds; ``looked_at`` is that of the last step.
+    Unix seconds; ``looked_at`` is that of the last step. ``nodes`` and ``gpus`` are how many it looked at.
     """
 
     findings: list[Finding]
@@ -40,6 +50,8 @@ class Diagnosis:
     not_measured: dict[str, list[str]]
     start: float
     looked_at: float
+    nodes: int = 0
+    gpus: int = 0
 
 
 def diagnose(
@@ -55,194 +67,245 @@ def diagnose(
     """Look with all rules at a recording, or at a part of it. Raises StoreError."""
     reader = RecordingReader(source, recording_id)
     start, end = reader.start if start is None else start, reader.end if end is None else end
+    begin = max(min(start, reader.start), start - HISTORY_S * scale)
     watch = Watch(RULES)
     known: dict[str, Finding] = {}
     window: Window | None = None
-    for window in windows(reader, start, end, scale=scale, pp=pp):
+    before = watch.ledger.totals()
+    for window in windows(reader, begin, end, scale=scale, pp=pp):
         known |= {one.finding_id: one for one in watch.look(window)}
-        progress((window.now - start) / max(1e-9, end - start))
+        if window.now <= start:
+            before = watch.ledger.totals()
+        progress((window.now - begin) / max(1e-9, end - begin))
+    ledger = {cause: seconds - before[cause] for cause, seconds in watch.ledger.totals().items()}
     if window is None:
-        return Diagnosis([], watch.ledger.totals(), {}, start, start)
+        return Diagnosis([], ledger, {}, start, start)
     known |= {one.finding_id: one for one in watch.open}
     dismissed = {(one.kind, one.node, one.gpu) for one in reader.findings() if one.dismissed}
-    found = [replace(one, dismissed=(one.kind, one.node, one.gpu) in dismissed) for one in known.values()]
-    return Diagnosis(in_order(found), watch.ledger.totals(), not_measured(window, RULES), start, window.now)
+    found = [
+        replace(one, dismissed=(one.kind, one.node, one.gpu) in dismissed)
+        for one in known.values()
+        if one.until is None or one.until > start
+    ]
+    missing = not_measured(window, RULES)
+    return Diagnosis(in_order(found), ledger, missing, start, window.now, len(window.infos), len(window.gpus))
 
 
 def windows(
     reader: RecordingReader, start: float, end: float, *, scale: float = 1.0, pp: int = 0
 ) -> Iterator[Window]:
     """Return the window after each step of a recording; it is one object, changed between two steps."""
-    step_s = max(STEP_S * scale, reader.interval_s)
-    user = reader.rows("SELECT user_name FROM recordings WHERE recording_id = ?", reader.recording_id)[0][0]
+    [(user, first, last)] = reader.rows(
+        "SELECT (SELECT user_name FROM recordings WHERE recording_id = $1), epoch_us(min(ts)) / 1e6, "
+        "epoch_us(max(ts)) / 1e6 FROM host_samples JOIN nodes USING (node_id) WHERE recording_id = $1",
+        reader.recording_id,
+    )
+    if first is None:
+        return
+    interval_s = min(interval_ms for _, interval_ms in reader.intervals(micros(end))) / 1000
+    step_s = max(STEP_S * scale, interval_s)
+    start, end = max(start, first - step_s), min(end, last + SILENT_S)
     window = Window(tuple(reader.names), {}, step_s, scale, pp, user)
-    infos: dict[str, NodeInfo] = {}
-    begins = np.arange(start, end, step_s * CHUNK_STEPS).tolist()
-    for begin in begins:
-        chunk = _Chunk(reader, begin, min(end, begin + step_s * CHUNK_STEPS), step_s)
-        for at in range(chunk.count):
-            if (new := chunk.introduced(at, infos)) is not None:
-                infos = new
-                window = window.rebuilt(infos)
-            chunk.fill(window, at)
+    feed = _Feed(reader, step_s)
+    chunk_s = step_s * min(CHUNK_STEPS, max(12, CHUNK_CELLS // max(1, len(reader.gpu_positions))))
+    sampled_at = start
+    for begin in np.arange(start, end, chunk_s).tolist():
+        sampled = feed.read(begin, min(end, begin + chunk_s))
+        if not sampled and begin - sampled_at > SILENT_S:
+            continue
+        sampled_at = begin + chunk_s if sampled else sampled_at
+        for at in range(feed.count):
+            window = feed.fill(window, at)
             yield window
 
 
-class _Chunk:
-    """Some steps of a recording, read at once."""
+class _Span(NamedTuple):
+    """Some steps of a recording: after ``low`` up to ``high``, each ``step_us`` long (microseconds)."""
 
-    def __init__(self, reader: RecordingReader, begin: float, end: float, step_s: float) -> None:
+    reader: RecordingReader
+    low: int
+    high: int
+    step_us: int
+
+    @property
+    def steps(self) -> int:
+        return max(1, -(-(self.high - self.low) // self.step_us))
+
+    def query(self, table: str, columns: str, owned: str, rest: str) -> Arrays:
+        """Return rows of a table with the number of their step; ``owned`` is true of this recording's."""
+        return self.reader.source.arrays(
+            f"SELECT (epoch_us(ts) - $1 - 1) // $3 AS step, {columns} FROM {table} "  # noqa: S608 (own names)
+            f"WHERE ts > make_timestamp($1) AND ts <= make_timestamp($2) AND {owned} {rest}",
+            self.low,
+            self.high,
+            self.step_us,
+            self.reader.recording_id,
+        )
+
+
+class _Feed:
+    """Reads steps of a recording, many at once, and fills a window with them."""
+
+    def __init__(self, reader: RecordingReader, step_s: float) -> None:
         self._reader, self._step_s = reader, step_s
-        self._low, self._high, self._step_us = micros(begin), micros(end), micros(step_s)
-        self._begin = begin
-        self.count = max(1, -(-(self._high - self._low) // self._step_us))
-        self._gpus = self._means("gpu_samples", "gpu_id", GPU_SIGNALS, NEWEST)
-        self._hosts = self._means("host_samples", "node_id", HOST_SIGNALS, ())
-        self._listed = {kind: self._listing(kind) for kind in LISTINGS}
-        self._processes = self._read_processes()
-        self._events = reader.logged_events(self._low, self._high)
-        self._machine_at = self._machines()
+        self._gpus = _Samples("gpu_samples", "gpu_id", sorted(reader.gpu_positions), GPU_SIGNALS, NEWEST)
+        self._hosts = _Samples("host_samples", "node_id", sorted(reader.machines), HOST_SIGNALS)
+        self._node_id: dict[str, int] = {}
+        self._listed_at: dict[str, float] = {}
+        self._gpu_places = self._host_places = np.empty(0, dtype=np.intp)
+        # Agents list processes every few seconds, but not more often than they sample.
+        self._listed_s = max(PROCESSES_US / 1e6, 2.5 * step_s)
 
-    def _means(self, table: str, key: str, signals: Sequence[Signal], newest: Sequence[str]) -> list[Arrays]:
-        """Return rows of signals by step and id, for each step."""
-        means = [f"coalesce(avg({one.sql})::FLOAT, 'nan'::FLOAT) AS {one.name}" for one in signals]
-        means += [f"coalesce(max({name})::DOUBLE, 'nan'::DOUBLE) AS newest_{name}" for name in newest]
-        found = self._query(table, f"{key} AS id", ", ".join(means), "GROUP BY ALL ORDER BY step")
-        edges = np.searchsorted(found["step"], np.arange(self.count + 1))
-        return [
-            {name: part[low:high] for name, part in found.items()} for low, high in pairwise(edges.tolist())
-        ]
+    def read(self, begin: float, end: float) -> bool:
+        """Read the steps between two times; return whether any node was sampled in them."""
+        self._begin, span = begin, _Span(self._reader, micros(begin), micros(end), micros(self._step_s))
+        self.count = span.steps
+        self._gpus.read(span, _GPU_OF_IT)
+        self._hosts.read(span, _NODE_OF_IT)
+        self._listed = {kind: _listing(span, kind) for kind in LISTINGS}
+        self._processes = _processes(span)
+        self._events = self._reader.logged_events(span.low, span.high)[::-1]
+        return bool(self._hosts.sampled.any())
 
-    def _query(self, table: str, keys: str, columns: str, rest: str) -> Arrays:
-        owners = (
-            "gpu_id IN (SELECT gpu_id FROM gpus JOIN nodes USING (node_id) WHERE recording_id = ?)"
-            if "gpu_id" in keys
-            else "node_id IN (SELECT node_id FROM nodes WHERE recording_id = ?)"
-        )
-        return self._reader.source.arrays(
-            f"SELECT (epoch_us(ts) - ? - 1) // ? AS step, {keys}, {columns} FROM {table} "  # noqa: S608
-            f"WHERE ts > make_timestamp(?) AND ts <= make_timestamp(?) AND {owners} {rest}",
-            self._low,
-            self._step_us,
-            self._low,
-            self._high,
-            self._reader.recording_id,
-        )
+    def fill(self, window: Window, at: int) -> Window:
+        """Push a step into the window, with what was listed in it; return it, or a new one for other GPUs."""
+        if at == 0 or (self._hosts.sampled[at] != self._hosts.sampled[at - 1]).any():
+            window = self._introduce(window, at)
+        now = self._begin + (at + 1) * self._step_s
+        self._fill_lists(window, at, now)
+        while self._events and self._events[-1].at <= now:
+            self._take(window, self._events.pop())
+        gpus, hosts = self._gpus.values[at][:, self._gpu_places], self._hosts.values[at][:, self._host_places]
+        signals = len(GPU_SIGNALS)
+        window.push(Step(now, gpus[:signals].astype(np.float32), hosts.astype(np.float32), gpus[signals:]))
+        return window
 
-    def _listing(self, kind: str) -> dict[int, list[dict[str, Any]]]:
-        """Return the rows of ports or mounts by step."""
-        columns = ", ".join(metric.name for metric in LISTINGS[kind])
-        name = ROW_NAMES[kind]
-        return self._by_step(
-            self._query(f"{name}_samples", f"node_id AS id, {name} AS name", columns, "ORDER BY ts")
-        )
-
-    def _read_processes(self) -> dict[int, list[dict[str, Any]]]:
-        columns = ", ".join((*PROCESS_KEYS, *PROCESS_COLUMNS))
-        return self._by_step(self._query("process_samples", "gpu_id AS id", columns, "ORDER BY ts"))
-
-    @staticmethod
-    def _by_step(found: Arrays) -> dict[int, list[dict[str, Any]]]:
-        columns = {name: values.tolist() for name, values in found.items()}
-        rows: dict[int, list[dict[str, Any]]] = {}
-        for values in zip(*columns.values(), strict=True):
-            row = dict(zip(columns, values, strict=True))
-            rows.setdefault(row["step"], []).append(row)
-        return rows
-
-    def _machines(self) -> list[dict[str, RecordedMachine]]:
-        """Return the machine of each node by step: that of the newest host sample so far."""
-        newest: dict[str, RecordedMachine] = {}
-        found = []
-        for arrays in self._hosts:
-            for node_id in arrays["id"].tolist():
-                if (machine := self._reader.machines.get(node_id)) is not None:
-                    newest[machine.name] = machine
-            found.append(dict(newest))
-        return found
-
-    def introduced(self, at: int, infos: dict[str, NodeInfo]) -> dict[str, NodeInfo] | None:
-        """Return what is known of nodes from this step on if that changes, else None."""
-        new = dict(infos)
-        for name, machine in self._machine_at[at].items():
-            if name not in infos or infos[name].hello is not machine.hello:
+    def _introduce(self, window: Window, at: int) -> Window:
+        """Return a window for the machines that were sampled in a step: a node that rebooted is a new one."""
+        machines, infos = self._reader.machines, dict(window.infos)
+        for place in np.flatnonzero(self._hosts.sampled[at]).tolist():
+            machine = machines[self._hosts.ids[place]]
+            if self._node_id.get(machine.name) != machine.node_id:
+                self._node_id[machine.name] = machine.node_id
                 granted = machine.granted
                 mine = tuple(granted is None or gpu.index in granted for gpu in machine.hello.gpus)
-                new[name] = NodeInfo(machine.hello, mine)
-        return new if any(new[name] is not infos.get(name) for name in new) else None
+                infos[machine.name] = NodeInfo(machine.hello, mine)
+        if infos != window.infos:
+            window = window.rebuilt(infos)
+            self._gpu_places = self._gpus.places(
+                machines[self._node_id[gpu.node]].gpu_ids[gpu.row] for gpu in window.gpus
+            )
+            self._host_places = self._hosts.places(self._node_id.get(name, -1) for name in window.nodes)
+        return window
 
-    def fill(self, window: Window, at: int) -> None:
-        """Push a step into the window, with what was listed in it."""
-        self._fill_lists(window, at)
-        now = self._begin + (at + 1) * self._step_s
-        window.events.extend(event for event in self._events if now - self._step_s < event.at <= now)
-        gpus = np.full((len(GPU_SIGNALS), len(window.gpus)), np.nan, dtype=np.float32)
-        newest = np.full((len(NEWEST), len(window.gpus)), np.nan)
-        hosts = np.full((len(HOST_SIGNALS), len(window.nodes)), np.nan, dtype=np.float32)
-        of_gpus, of_hosts = self._gpus[at], self._hosts[at]
-        places = self._places(of_gpus["id"], window)
-        known = places >= 0
-        for row, signal in enumerate(GPU_SIGNALS):
-            gpus[row, places[known]] = of_gpus[signal.name][known]
-        for row, name in enumerate(NEWEST):
-            newest[row, places[known]] = of_gpus[f"newest_{name}"][known]
-        machines = self._reader.machines
-        rows = [window.nodes.index(machines[one].name) for one in of_hosts["id"].tolist() if one in machines]
-        there = [one in machines for one in of_hosts["id"].tolist()]
-        for row, signal in enumerate(HOST_SIGNALS):
-            hosts[row, rows] = of_hosts[signal.name][there]
-        window.push(Step(now, gpus, hosts, newest))
+    def _take(self, window: Window, event: EventLogged) -> None:
+        window.events.append(event)
+        groups = new_groups(event.detail) if event.kind == METRICS_CHANGED else None
+        if groups is not None and PROCESSES not in groups:
+            window.processes.update(dict.fromkeys(window.processes))
 
-    def _places(self, gpu_ids: npt.NDArray[Any], window: Window) -> npt.NDArray[np.intp]:
-        """Return the window's column of each GPU, -1 for those that it doesn't have."""
-        return np.array([self._column(window, gpu_id) for gpu_id in gpu_ids.tolist()], dtype=np.intp)
-
-    def _column(self, window: Window, gpu_id: int) -> int:
-        node_id, row = self._reader.gpu_positions.get(gpu_id, (-1, -1))
-        machine = self._reader.machines.get(node_id)
-        return -1 if machine is None else window.column.get((machine.name, row), -1)
-
-    def _fill_lists(self, window: Window, at: int) -> None:
+    def _fill_lists(self, window: Window, at: int, now: float) -> None:
         machines = self._reader.machines
         for kind, held in ((PORTS, window.ports), (MOUNTS, window.mounts)):
-            for row in self._listed[kind].get(at, ()):
-                if (machine := machines.get(row["id"])) is not None:
-                    values = {metric.name: row[metric.name] for metric in LISTINGS[kind]}
-                    held.setdefault(machine.name, {})[row["name"]] = values
+            for node_id, name, *numbers in self._listed[kind].get(at, ()):
+                if (machine := machines.get(node_id)) is not None:
+                    values = {metric.name: it for metric, it in zip(LISTINGS[kind], numbers, strict=True)}
+                    held.setdefault(machine.name, {})[name] = values
                     if kind == PORTS:
-                        window.first_ports.setdefault(machine.name, {}).setdefault(row["name"], values)
+                        window.first_ports.setdefault(machine.name, {}).setdefault(name, values)
         listed: dict[str, list[ProcessSample]] = {}
-        for row in self._processes.get(at, ()):
-            node_id, position = self._reader.gpu_positions.get(row["id"], (-1, -1))
+        for node_id, gpu_id, *row in self._processes.get(at, ()):
             if (machine := machines.get(node_id)) is not None:
+                position = self._reader.gpu_positions[gpu_id][1]
                 listed.setdefault(machine.name, []).append(_process(position, row))
         for name, processes in listed.items():
-            window.processes[name] = tuple({(one.gpu, one.pid): one for one in processes}.values())
-        self._forget_ended(window, set(listed), at)
-
-    def _forget_ended(self, window: Window, listed: set[str], at: int) -> None:
-        """Empty the lists of nodes that listed no processes for a while: the file has no empty lists."""
-        steps = max(1, -(-PROCESSES_US // self._step_us))
-        recent = set()
-        for before in range(max(0, at - steps), at + 1):
-            for row in self._processes.get(before, ()):
-                recent.add(self._reader.gpu_positions.get(row["id"], (-1, -1))[0])
-        names = {machine.name for node_id, machine in self._reader.machines.items() if node_id in recent}
-        if at >= steps:
-            for name in set(window.processes) - names - listed:
+            window.processes[name] = tuple(processes)
+            self._listed_at[name] = now
+        # The file has no empty lists: a node that sends samples without processes for a while has none.
+        for name, listed_at in self._listed_at.items():
+            place = self._hosts.place.get(self._node_id.get(name, -1), -1)
+            if (
+                now - listed_at >= self._listed_s
+                and window.processes[name]
+                and self._hosts.sampled[at, place]
+            ):
                 window.processes[name] = ()
 
 
-def _process(position: int, row: dict[str, Any]) -> ProcessSample:
-    return ProcessSample(
-        position,
-        row["pid"],
-        row["user_name"],
-        row["command"],
-        row["rank"],
-        row["local_rank"],
-        tuple(row[name] for name in PROCESS_COLUMNS),
-        row["cpus_allowed"],
-        row["state"],
-        row["wchan"],
-    )
+class _Samples:
+    """Means of signals of GPUs or nodes by step, and the newest values of some metrics.
+
+    ``values`` has the shape (steps, signals and metrics, ids and one that is always NaN), ``sampled``
+    (steps, ids).
+    """
+
+    def __init__(
+        self, table: str, key: str, ids: Sequence[int], signals: Sequence[Signal], newest: Sequence[str] = ()
+    ) -> None:
+        self.ids = ids
+        self.place = {one: at for at, one in enumerate(ids)}
+        self._names = [*(one.name for one in signals), *newest]
+        means = [f"avg({one.sql})" for one in signals]
+        lasts = [f"last({name} ORDER BY ts) FILTER ({name} IS NOT NULL)::DOUBLE" for name in newest]
+        self._columns = ", ".join(
+            f"coalesce({sql}, 'nan'::DOUBLE) AS {name}"
+            for sql, name in zip((*means, *lasts), self._names, strict=True)
+        )
+        self._table, self._key = table, key
+        self._until = np.full((1, len(ids)), -1.0)
+        self.values = np.full((1, len(self._names), len(ids) + 1), np.nan)
+
+    def places(self, ids: Iterable[int]) -> npt.NDArray[np.intp]:
+        """Return the places of ids in the last axis of ``values``, -1 for unknown ones."""
+        return np.array([self.place.get(one, -1) for one in ids], dtype=np.intp)
+
+    def read(self, span: _Span, owned: str) -> None:
+        """Read the steps of a span."""
+        until = f"max(epoch_us(ts) + {HELD_INTERVALS * 1000:.0f} * coalesce(interval_ms, 0))"
+        columns = f"{self._key} AS id, {until}::DOUBLE AS until, {self._columns}"
+        found = span.query(self._table, columns, owned, "GROUP BY ALL")
+        values_before, until_before = self.values[-1], self._until[-1]
+        self.values = np.full((span.steps, *self.values.shape[1:]), np.nan)
+        self._until = np.full((span.steps, len(self.ids)), -1.0)
+        known = np.isin(found["id"], self.ids)
+        step, place = found["step"][known], np.searchsorted(self.ids, found["id"][known])
+        self._until[step, place] = found["until"][known]
+        for at, name in enumerate(self._names):
+            self.values[step, at, place] = found[name][known]
+        self.sampled = self._until >= 0
+        for at in np.flatnonzero(~self.sampled.all(axis=1)).tolist():
+            values, until = (
+                (self.values[at - 1], self._until[at - 1]) if at else (values_before, until_before)
+            )
+            held = ~self.sampled[at] & (until >= span.low + (at + 0.5) * span.step_us)
+            self.values[at][:, :-1][:, held], self._until[at, held] = values[:, :-1][:, held], until[held]
+
+
+def _listing(span: _Span, kind: str) -> _Rows:
+    """Return node id, name and values of each port or mount by step."""
+    name = ROW_NAMES[kind]
+    columns = ", ".join(("node_id", name, *(metric.name for metric in LISTINGS[kind])))
+    newest = f"QUALIFY ts = max(ts) OVER (PARTITION BY step, node_id, {name})"
+    return _rows(span.query(f"{name}_samples", columns, _NODE_OF_IT, newest))
+
+
+def _processes(span: _Span) -> _Rows:
+    """Return node id, GPU id, keys and values of each process by step: of each node the last list."""
+    columns = ", ".join(("node_id", "gpu_id", *PROCESS_KEYS, *PROCESS_COLUMNS))
+    table = "process_samples JOIN (SELECT gpu_id, node_id FROM gpus) USING (gpu_id)"
+    newest = "QUALIFY ts = max(ts) OVER (PARTITION BY step, node_id)"
+    return _rows(span.query(table, columns, _NODE_OF_IT, newest))
+
+
+def _rows(found: Arrays) -> _Rows:
+    """Return rows by step, without the step."""
+    steps, *columns = (values.tolist() for values in found.values())
+    rows: _Rows = {}
+    for step, row in zip(steps, zip(*columns, strict=True), strict=True):
+        rows.setdefault(step, []).append(row)
+    return rows
+
+
+def _process(position: int, values: Sequence[Any]) -> ProcessSample:
+    pid, user, command, rank, local_rank, cpus, state, wchan, *numbers = values
+    return ProcessSample(position, pid, user, command, rank, local_rank, tuple(numbers), cpus, state, wchan)
