@@ -26,6 +26,8 @@ from gswarm_agent.metrics import (
     Metric,
 )
 from gswarm_tui.cli import main
+from gswarm_tui.insight.catalogue import RULES
+from gswarm_tui.insight.rule import Rule
 from gswarm_tui.options.command_table import COMMANDS
 from gswarm_tui.server.exposition import (
     GPU_FAMILIES,
@@ -214,6 +216,52 @@ def decisions() -> str:
     return _table("| number | decision | status |", rows)
 
 
+def findings() -> str:
+    """Return the table of all rules, with a link to the page of each."""
+    rows = [
+        f"| [`{one.kind}`]({one.kind}.md) | {one.title} | {one.severity} | {one.window} |" for one in RULES
+    ]
+    return _table("| kind | finding | severity | window |", rows)
+
+
+def rule_pages() -> dict[Path, str]:
+    """Return the page of each rule by its path: why, signals, threshold, what to do, when it is wrong."""
+    return {DOCS / "findings" / f"{one.kind}.md": _rule_page(one) for one in RULES}
+
+
+def _rule_page(rule: Rule) -> str:
+    signals = ", ".join(f"`{signal}`" for signal in rule.signals)
+    advice = rule.advice.format(node="the node", gpu="the GPU", nodes="these nodes")
+    facts = [
+        f"| kind, severity | `{rule.kind}`, {rule.severity} |",
+        f"| order | {rule.stage} |",
+        f"| signals | {signals} |",
+        f"| window | {rule.window} |",
+        f"| threshold | {_cell(rule.threshold)} |",
+        f"| source | {_cell(rule.source)} |",
+    ]
+    return f"""# {rule.title}
+
+{rule.why}
+
+{_table("| | |", facts)}
+
+## What to do
+
+{advice.rstrip(".")}.
+
+## When it is silent
+
+{rule.silent_if}
+
+## When it is wrong
+
+{rule.wrong_when}
+
+All rules: [Findings](index.md).
+"""
+
+
 def nginx_configuration() -> str:
     """Return the example for nginx."""
     return _contributed("nginx/gswarm-tui.conf", "nginx")
@@ -250,6 +298,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "views": views,
     "recipes": recipes,
     "decisions": decisions,
+    "findings": findings,
     "sessions output": partial(example_output, "sessions"),
     "summary output": partial(example_output, "summary", "train"),
     "compare output": partial(example_output, "compare", "train", "train-2"),

@@ -29,7 +29,7 @@ from gswarm_tui.options.command_table import COMMAND_NAMES
 from gswarm_tui.store.sql.schema import SCHEMA_VERSION
 from gswarm_tui.tui.actions import ACTIONS, key_name
 from tests.docs.example import DATABASE, record_example
-from tests.docs.generated import DOCS, ROOT, pages, regenerated
+from tests.docs.generated import DOCS, ROOT, pages, regenerated, rule_pages
 from tests.integration.test_control import RunningHead
 from tests.kineto_standin import write_trace
 from tests.nsys_standin import write_standin
@@ -108,6 +108,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_generated_parts_are_current(page: Path) -> None:
     text = page.read_text()
     assert regenerated(text) == text, "run `python -m tests.docs`"
+
+
+def test_each_rule_has_its_page_and_no_other_kind_has_one() -> None:
+    made = rule_pages()
+    written = {path: path.read_text() for path in (DOCS / "findings").glob("*_*.md")}
+    written |= {path: path.read_text() for path in made if path.is_file()}
+    assert written == made, "run `python -m tests.docs`, and remove pages of rules that are gone"
 
 
 def test_the_page_on_the_schema_has_its_version() -> None:
