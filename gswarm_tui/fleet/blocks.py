@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
@@ -85,8 +84,10 @@ def _drop_implausible(values: Singles | Floats, bounds: Bounds) -> None:
 
 def plausible_processes(processes: Processes) -> tuple[ProcessSample, ...]:
     """Return processes one by one, None for values that count as not measured."""
+    *identities, cpus, states, wchans = processes.columns
     rows = _plausible(processes.numbers)
-    return tuple(replace(sample, row=row) for sample, row in zip(processes.samples, rows, strict=False))
+    values = zip(*identities, rows, cpus, states, wchans, strict=False)
+    return tuple(ProcessSample(*of_one) for of_one in values)
 
 
 def plausible_listing(listing: NamedRows) -> dict[str, dict[str, float | None]]:

@@ -15,6 +15,7 @@ from gswarm_tui.fleet.events import METRICS_CHANGED, EventLogged, new_groups
 from gswarm_tui.fleet.findings import Finding, in_order
 from gswarm_tui.insight.catalogue import RULES
 from gswarm_tui.insight.coverage import not_measured
+from gswarm_tui.insight.rule import guarded
 from gswarm_tui.insight.signals import GPU_SIGNALS, HOST_SIGNALS, NEWEST, Signal
 from gswarm_tui.insight.watch import Watch
 from gswarm_tui.insight.window import STEP_S, NodeInfo, Step, Window
@@ -68,7 +69,9 @@ def diagnose(
     reader = RecordingReader(source, recording_id)
     start, end = reader.start if start is None else start, reader.end if end is None else end
     begin = max(min(start, reader.start), start - HISTORY_S * scale)
-    watch = Watch(RULES)
+    # A rule that fails counts as a signal that isn't measured, and the others go on.
+    failed: list[str] = []
+    watch = Watch(guarded(RULES, lambda rule, _: failed.append(f"rule {rule.kind}")))
     known: dict[str, Finding] = {}
     window: Window | None = None
     before = watch.ledger.totals()
@@ -87,7 +90,7 @@ def diagnose(
         for one in known.values()
         if one.until is None or one.until > start
     ]
-    missing = not_measured(window, RULES)
+    missing = not_measured(window, RULES) | {name: list(window.nodes) for name in failed}
     return Diagnosis(in_order(found), ledger, missing, start, window.now, len(window.infos), len(window.gpus))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from gswarm_tui.fleet.findings import Evidence
 from gswarm_tui.insight.window import Window
@@ -62,3 +63,20 @@ class Rule:
     wrong_when: str
     find: Callable[[Window], Iterable[Match]]
     early: bool = False
+
+
+def guarded(rules: Sequence[Rule], failed: Callable[[Rule, Exception], None]) -> tuple[Rule, ...]:
+    """Return rules that can't raise: one that fails is reported once and finds nothing from then on."""
+    broken: set[str] = set()
+
+    def find(rule: Rule, window: Window) -> Iterable[Match]:
+        if rule.kind in broken:
+            return ()
+        try:
+            return list(rule.find(window))
+        except Exception as error:
+            broken.add(rule.kind)
+            failed(rule, error)
+            return ()
+
+    return tuple(replace(rule, find=partial(find, rule)) for rule in rules)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from gswarm_tui.insight.signals import GPU_SIGNALS, HOST_SIGNALS, NEWEST
 Mask = npt.NDArray[np.bool_]
 STEP_S = 5.0
 """Length of a step; of recordings with a longer interval, that interval."""
-KEPT_S, KEPT_OF_LARGE_S = 600.0, 270.0
+KEPT_S, KEPT_OF_LARGE_S = 600.0, 240.0
 """Time for which steps are kept, and in fleets of more than ``LARGE`` GPUs."""
 LARGE = 1024
 JOB_KEPT_S = 3600.0
@@ -87,13 +88,15 @@ class _Ring:
 
     def __init__(self, capacity: int, shape: tuple[int, ...]) -> None:
         self.capacity = capacity
-        self._values = np.full((capacity + max(8, capacity // 4), *shape), np.nan, dtype=np.float32)
+        self._values = np.full((capacity + max(4, capacity // 8), *shape), np.nan, dtype=np.float32)
         self._end = 0
 
     def push(self, values: npt.NDArray[np.floating]) -> None:
         if self._end == len(self._values):
             kept = self.capacity - 1
-            self._values[:kept] = self._values[self._end - kept : self._end].copy()
+            # Step by step, as a copy of the whole would take as much memory again.
+            for at in range(kept):
+                self._values[at] = self._values[self._end - kept + at]
             self._end = kept
         self._values[self._end] = values
         self._end += 1
@@ -158,8 +161,10 @@ class Window:
         self.running_since = np.full(count, np.nan)
         self.ran_at = self.running_since.copy()
         self.owner: str | None = self.user
-        self.listed = self._list()
+        self.listed = self._list("", ())
         self._means: dict[tuple[str, float], Floats] = {}
+        self._of_node: dict[str, tuple[tuple[ProcessSample, ...] | None, Listed]] = {}
+        self._users: Counter[str] = Counter()
 
     def _count(self, seconds: float) -> int:
         return max(1, round(seconds * self.scale / self.step_s))
@@ -302,9 +307,7 @@ class Window:
 
     def _note_running(self, step: Step) -> None:
         """Note since when each GPU has had a process of the job."""
-        users = Counter(one.user for listed in self.processes.values() for one in listed or () if one.user)
-        self.owner = self.user if self.user in users or not users else users.most_common(1)[0][0]
-        self.listed = self._list()
+        self._read_processes()
         running = np.zeros(len(self.gpus), dtype=bool)
         running[self.listed.column[self.listed.own]] = True
         unlisted = np.array([self.processes.get(name) is None for name in self.nodes], dtype=bool)
@@ -319,13 +322,29 @@ class Window:
         self.running_since[~running] = np.nan
         self.ran_at[running] = step.at
 
-    def _list(self) -> Listed:
-        found = [
-            (at, one)
+    def _read_processes(self) -> None:
+        """Join the processes of all nodes; most nodes have the list of the step before."""
+        known, unknown = self._of_node, (None, self.listed)
+        fresh = {
+            node: listed
             for node, listed in self.processes.items()
-            for one in listed or ()
-            if (at := self.column.get((node, one.gpu))) is not None
-        ]
+            if node not in known or listed is not known[node][0]
+        }
+        if not fresh:
+            return
+        for node, listed in fresh.items():
+            self._users.subtract(one.user for one in known.get(node, unknown)[0] or () if one.user)
+            self._users.update(one.user for one in listed or () if one.user)
+        users = +self._users
+        owner = self.user if self.user in users or not users else users.most_common(1)[0][0]
+        if owner != self.owner:
+            self.owner, fresh = owner, self.processes
+        known |= {node: (listed, self._list(node, listed or ())) for node, listed in fresh.items()}
+        samples, *numbers = zip(*(of_node for _, of_node in known.values()), strict=True)
+        self.listed = Listed(tuple(chain.from_iterable(samples)), *map(np.concatenate, numbers))
+
+    def _list(self, node: str, processes: Iterable[ProcessSample]) -> Listed:
+        found = [(at, one) for one in processes if (at := self.column.get((node, one.gpu))) is not None]
         samples = tuple(one for _, one in found)
         columns = np.array([at for at, _ in found], dtype=np.intp)
         own = np.array([self.is_own(one) for one in samples], dtype=bool)

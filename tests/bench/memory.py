@@ -102,7 +102,8 @@ class _RepeatingNode:
         return FrameArrived(self.name, at, at, self._hello.life, frame)
 
 
-def _fleet(names: Sequence[str], seed: int) -> Iterator[_RepeatingNode]:
+def repeating_fleet(names: Sequence[str], seed: int) -> Iterator[_RepeatingNode]:
+    """Yield simulated nodes, of which only ``RECORDED`` are simulated and the others send the same."""
     recorded = []
     for index, name in enumerate(names):
         node = SimulatedNode(Simulation(name, index, len(names), GPUS, seed, 0))
@@ -133,7 +134,7 @@ def _watch(path: Path, nodes: int, seed: int, seconds: int, report_every: int) -
     hub.recorder = recorder.status()
     hub.sinks.append(recorder)
     delay_garbage_collection()
-    fleet = list(_fleet(names, seed))
+    fleet = list(repeating_fleet(names, seed))
     for node in fleet:
         for event in node.begin(began):
             hub.publish(event)
