@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gswarm_agent.frame import Row
-from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, MOUNT_COLUMNS, MOUNTS, PORT_COLUMNS, PORTS
+from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, LISTINGS, MOUNTS, PORTS
 from gswarm_tui.fleet.events import EventLogged, FrameArrived, NodeIntroduced
-from gswarm_tui.fleet.findings import CANNOT_TELL, Finding, in_order
+from gswarm_tui.fleet.findings import CANNOT_TELL, NOTE, Finding, in_order
 from gswarm_tui.insight.catalogue import RULES
 from gswarm_tui.insight.rule import Rule
 from gswarm_tui.insight.signals import GPU_SIGNALS, HOST_SIGNALS, NEWEST, Signal
@@ -25,8 +26,7 @@ from tests.jobs.model import T0, USER, Floats, Job, Tick, ticks
 from tests.unit.store_recording import INFO, arrived, record
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(NamedTuple):
     """Each change of a finding, with the seconds after the start at which it came; and the ledger's sums."""
 
     changes: list[tuple[float, Finding]]
@@ -34,7 +34,7 @@ class Told:
     window: Window
 
     def at(self, age: float = float("inf")) -> list[Finding]:
-        """Return all findings so far, as ``diagnose`` prints them for a recording that ends at ``age``."""
+        """Return all findings so far, in the order in which ``diagnose`` has them after ``age`` seconds."""
         known = {one.finding_id: one for when, one in self.changes if when <= age}
         return in_order(one for one in known.values() if one.kind != CANNOT_TELL)
 
@@ -45,25 +45,65 @@ class Told:
             first.setdefault(one.finding_id, (when, one))
         return list(first.values())
 
+    @property
+    def alarms(self) -> list[Finding]:
+        """The findings that a job with which nothing is wrong mustn't have."""
+        return [one for one in self.at() if one.severity != NOTE]
+
 
 def run(job: Job, rules: Sequence[Rule] = RULES, pp: int = 0) -> Told:
     """Let the rules look at a job at once, in steps of 5 s."""
     infos = {name: NodeInfo(hello, (True,) * job.gpus) for name, hello in job.hellos().items()}
     step_s = max(STEP_S, job.tick_s)
-    window = Window(tuple(job.names), infos, step_s, pp=pp, user=USER)
-    window = window.rebuilt(infos)
-    watch = Watch(rules)
+    window, watch = Window(tuple(job.names), infos, step_s, pp=pp, user=USER), Watch(rules)
     changes: list[tuple[float, Finding]] = []
     of_step: list[Tick] = []
     for tick in ticks(job):
         of_step.append(tick)
-        if len(of_step) * job.tick_s < step_s - 1e-6:
-            continue
-        _push(window, of_step)
-        changes += [(tick.age, finding) for finding in watch.look(window)]
-        of_step = []
+        if len(of_step) * job.tick_s > step_s - 1e-6:
+            _push(window, of_step)
+            changes += [(tick.age, finding) for finding in watch.look(window)]
+            of_step = []
     changes += [(job.seconds, finding) for finding in watch.open]
     return Told(changes, watch.ledger.totals(), window)
+
+
+def _push(window: Window, of_step: list[Tick]) -> None:
+    last = of_step[-1]
+    for name in window.nodes:
+        window.processes[name] = None if last.processes is None else last.processes[name]
+        for kind, listed, held in ((PORTS, last.ports, window.ports), (MOUNTS, last.mounts, window.mounts)):
+            if name in listed:
+                columns = [metric.name for metric in LISTINGS[kind]]
+                held[name] = {
+                    row: dict(zip(columns, values or (), strict=False)) for row, values in listed[name]
+                }
+        if name in window.ports:
+            window.first_ports.setdefault(name, window.ports[name])
+    for tick in of_step:
+        for name, notes in tick.notes.items():
+            for one in notes:
+                event = EventLogged(
+                    T0 + tick.age, one.kind, one.severity, one.message, name, one.gpu, one.detail
+                )
+                window.events.append(event)
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
+        gpus = np.nanmean([_signals(GPU_SIGNALS, tick.gpus) for tick in of_step], axis=0)
+        hosts = np.nanmean([_signals(HOST_SIGNALS, tick.hosts) for tick in of_step], axis=0)
+    newest = np.array([last.gpus[name] for name in NEWEST], dtype=np.float64)
+    window.push(Step(T0 + last.age, gpus.astype(np.float32), hosts.astype(np.float32), newest))
+
+
+def _signals(signals: Sequence[Signal], values: dict[str, Floats]) -> Floats:
+    """Return the signals of one sample."""
+    rows = []
+    for signal in signals:
+        total: Floats = np.sum([values[name] for name in signal.columns], axis=0, dtype=np.float64)
+        if signal.bits:
+            held = np.nan_to_num(total).astype(np.int64) & signal.bits != 0
+            total = np.where(np.isnan(total), np.nan, 100.0 * held)
+        rows.append(total)
+    return np.array(rows)
 
 
 def record_job(path: Path, job: Job) -> None:
@@ -75,44 +115,31 @@ def record_job(path: Path, job: Job) -> None:
 
 def _frames(job: Job) -> Iterator[FrameArrived]:
     for seq, tick in enumerate(ticks(job), 1):
-        gpus = _rows(GPU_COLUMNS, tick.gpus)
-        hosts = _rows(HOST_COLUMNS, tick.hosts)
+        gpus, hosts = _rows(GPU_COLUMNS, tick.gpus), _rows(HOST_COLUMNS, tick.hosts)
         for at, name in enumerate(job.names):
-            if all(value is None for value in hosts[at]):
+            if hosts[at] is None:
                 continue
-            lists = {
-                kind: listed[name]
-                for kind, listed in ((PORTS, tick.ports), (MOUNTS, tick.mounts))
-                if name in listed and _due(tick.age, 10, job.tick_s)
-            }
-            processes = tick.processes if _due(tick.age, 5, job.tick_s) else None
+            listed = {PORTS: tick.ports.get(name, []), MOUNTS: tick.mounts.get(name, [])}
             yield arrived(
                 seq,
-                [
-                    None if row[GPU_COLUMNS.index("util_pct")] is None else row
-                    for row in gpus[at * job.gpus : (at + 1) * job.gpus]
-                ],
+                gpus[at * job.gpus : (at + 1) * job.gpus],
                 name,
-                f"life-{name}",
+                name,
                 T0 + tick.age,
                 hosts[at],
-                None if processes is None else processes[name],
+                tick.processes[name] if tick.processes is not None and tick.age % 5 < job.tick_s else None,
                 tuple(tick.notes.get(name, ())),
-                listed=lists,
+                listed=listed if tick.age % 10 < job.tick_s else None,
             )
 
 
-def _due(age: float, every: float, tick_s: float) -> bool:
-    return age % every < tick_s - 1e-6
-
-
-def _rows(columns: Sequence[str], values: dict[str, Floats]) -> list[Row]:
-    known = [values.get(name) for name in columns]
-    count = len(next(iter(values.values())))
-    return [
-        tuple(None if one is None or np.isnan(one[at]) else float(one[at]) for one in known)
-        for at in range(count)
-    ]
+def _rows(columns: Sequence[str], values: dict[str, Floats]) -> list[Row | None]:
+    """Return a row for each GPU or node, None for those without any value."""
+    known = np.array(
+        [values.get(name, np.full_like(next(iter(values.values())), np.nan)) for name in columns]
+    )
+    rows = [tuple(None if np.isnan(one) else float(one) for one in column) for column in known.T]
+    return [row if any(one is not None for one in row) else None for row in rows]
 
 
 def diagnosed(path: Path, *words: str) -> dict[str, Any]:
@@ -121,53 +148,3 @@ def diagnosed(path: Path, *words: str) -> dict[str, Any]:
     printed = subprocess.run(command, check=True, capture_output=True, text=True)
     found: dict[str, Any] = json.loads(printed.stdout)
     return found
-
-
-def _push(window: Window, of_step: list[Tick]) -> None:
-    last = of_step[-1]
-    for name in window.nodes:
-        if last.processes is None:
-            window.processes[name] = None
-        else:
-            window.processes[name] = last.processes[name]
-        if name in last.ports:
-            listed = {
-                port: dict(zip(PORT_COLUMNS, row or (), strict=False)) for port, row in last.ports[name]
-            }
-            window.ports[name] = listed
-            window.first_ports.setdefault(name, listed)
-        if name in last.mounts:
-            window.mounts[name] = {
-                mount: dict(zip(MOUNT_COLUMNS, row or (), strict=False)) for mount, row in last.mounts[name]
-            }
-    for tick in of_step:
-        for name, notes in tick.notes.items():
-            window.events.extend(
-                EventLogged(T0 + tick.age, one.kind, one.severity, one.message, name, one.gpu, one.detail)
-                for one in notes
-            )
-    gpus = _means([_signals(GPU_SIGNALS, tick.gpus) for tick in of_step])
-    hosts = _means([_signals(HOST_SIGNALS, tick.hosts) for tick in of_step])
-    newest = np.array([np.asarray(last.gpus[name], dtype=np.float64) for name in NEWEST])
-    window.push(Step(T0 + last.age, gpus.astype(np.float32), hosts.astype(np.float32), newest))
-
-
-def _means(steps: list[Floats]) -> Floats:
-    stacked = np.array(steps)
-    known = np.isfinite(stacked)
-    counts = known.sum(axis=0)
-    means: Floats = np.where(
-        counts > 0, np.where(known, stacked, 0).sum(axis=0) / np.maximum(counts, 1), np.nan
-    )
-    return means
-
-
-def _signals(signals: Sequence[Signal], values: dict[str, Floats]) -> Floats:
-    rows = []
-    for signal in signals:
-        total = np.sum([values[name] for name in signal.columns], axis=0, dtype=np.float64)
-        if signal.bits:
-            held = np.nan_to_num(total).astype(np.int64) & signal.bits != 0
-            total = np.where(np.isnan(total), np.nan, 100.0 * held)
-        rows.append(total)
-    return np.array(rows)
