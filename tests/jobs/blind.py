@@ -191,11 +191,11 @@ def near_misses(hour_s: float = 3600.0) -> Iterator[tuple[str, Job]]:
         "evaluation on one GPU, NCCL",
         usual.with_faults(*again(f.evaluation_on_one, 240, 700, strength=0.9)),
     )
-    yield "evaluation on all", usual.with_faults(*again(f.evaluation_on_all, 120, 600))
+    yield "evaluation on all", usual.with_faults(*again(f.validates, 120, 600))
     yield "asynchronous checkpoints", replace(usual, asynchronous=True, checkpoint_every=300, checkpoint_s=90)
     yield "checkpoints", replace(usual, checkpoint_every=600, checkpoint_s=15)
     yield "ten minutes of compiling", replace(usual, compile_s=600)
-    yield "recompiles", usual.with_faults(*again(f.idles(100), 75, 500))
+    yield "recompiles", usual.with_faults(*again(f.recompiles, 75, 500))
     yield "all capped", usual.with_faults(Fault(f.capped_alike, 500))
     yield "all capped from the start", usual.with_faults(Fault(f.capped_alike, 0))
     yield "hot at no cost", usual.with_faults(Fault(f.hot_at_no_cost, 300, node=2, gpu=5))
@@ -204,7 +204,7 @@ def near_misses(hour_s: float = 3600.0) -> Iterator[tuple[str, Job]]:
     yield "the job restarts", usual.with_faults(Fault(f.restart, 900))
     yield (
         "no requests",
-        replace(usual, kind="inference", nodes=2).with_faults(*again(f.idles(2), 500, 600)),
+        replace(usual, kind="inference", nodes=2).with_faults(*again(f.no_requests, 500, 600)),
     )
     yield "one GPU", replace(usual, nodes=1, gpus=1)
     yield "steps of 30 s", replace(usual, step_s=30, nodes=2)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import numpy as np
 
 from gswarm_agent.frame import ERROR, WARNING, Note, ProcessSample
 from gswarm_agent.metrics import PROCESS_COLUMNS
 from gswarm_agent.probes.gpus.nvidia_xid_catalogue import describe
-from tests.jobs.model import CPUS, GPU_MIB, HOST_MIB, LIMIT_MIB, USER, Fault, State, pid_of
+from tests.jobs.model import CPUS, GPU_MIB, HOST_MIB, LIMIT_MIB, USER, Act, Fault, State, Value, pid_of
 
 NCCL_TIMEOUT_S = 600.0
 """PyTorch ends all ranks when a collective has waited for so long."""
@@ -27,17 +26,30 @@ def here(state: State, fault: Fault) -> slice:
     return slice(fault.node * state.job.gpus, (fault.node + 1) * state.job.gpus)
 
 
-def note(state: State, fault: Fault, kind: str, severity: str, text: str, detail: str | None = None) -> None:
-    """Report an event of the fault's GPU, once."""
-    state.notes.append((fault.node, Note(kind, severity, text, fault.gpu, None, detail)))
-
-
-def _xid(state: State, fault: Fault, number: int) -> None:
-    text, words = describe(number)
-    note(state, fault, "xid", ERROR, text, json.dumps(words))
-
-
 # One GPU or node is slower
+
+
+def slows(what: str = "clock", *, node: bool = False, **columns: Value) -> Act:
+    """Return a fault that lowers the speed of a GPU, or of all of a node, and that shows in columns."""
+
+    def act(state: State, fault: Fault) -> None:
+        where = here(state, fault) if node else at(state, fault)
+        getattr(state, what)[where] *= 1 - fault.strength
+        state.gpus(where, **columns)
+
+    return act
+
+
+power_cap = slows(throttle_power_pct=(85, 99), clock_reasons=0x4, power_limit_now_w=520)
+"""The power limit of one GPU is set lower."""
+brake = slows(node=True, throttle_brake_pct=(60, 100), clock_reasons=0x88)
+"""The power supply of a node asserts the brake of all its GPUs."""
+locked = slows(clock_reasons=0x2)
+"""Somebody locked the clocks of a GPU."""
+slow_silicon = slows("silicon")
+"""A GPU needs longer for the same work at the same clock."""
+narrow_pcie = slows("silicon", pcie_width=4)
+"""A GPU's PCIe link has fewer lanes: its copies take longer."""
 
 
 def heat(state: State, fault: Fault) -> None:
@@ -45,8 +57,7 @@ def heat(state: State, fault: Fault) -> None:
     warm = min(1.0, (state.age - fault.start) / 40)
     state.gpus(at(state, fault), temp_c=round(70 + 19 * warm), temp_margin_c=round(17 - 17 * warm))
     if warm >= 1:
-        state.clock[at(state, fault)] *= 1 - fault.strength
-        state.gpus(at(state, fault), throttle_thermal_pct=(55, 85), clock_reasons=0x20)
+        slows(throttle_thermal_pct=(55, 85), clock_reasons=0x20)(state, fault)
 
 
 def hot_at_no_cost(state: State, fault: Fault) -> None:
@@ -56,40 +67,10 @@ def hot_at_no_cost(state: State, fault: Fault) -> None:
     state.clock[at(state, fault)] *= 0.99
 
 
-def power_cap(state: State, fault: Fault) -> None:
-    """The power limit of one GPU is set lower."""
-    limit = round(700 * (1 - fault.strength) ** 1.8)
-    state.clock[at(state, fault)] *= 1 - fault.strength
-    state.gpus(at(state, fault), throttle_power_pct=(85, 99), clock_reasons=0x4, power_limit_now_w=limit)
-
-
 def capped_alike(state: State, fault: Fault) -> None:
     """The site caps the power of all GPUs."""
     state.clock *= 1 - fault.strength
     state.gpus(ALL, throttle_power_pct=(80, 99), clock_reasons=0x4, power_limit_now_w=500)
-
-
-def brake(state: State, fault: Fault) -> None:
-    """The power supply of a node asserts the brake of all its GPUs."""
-    state.clock[here(state, fault)] *= 1 - max(0.3, fault.strength)
-    state.gpus(here(state, fault), throttle_brake_pct=(60, 100), clock_reasons=0x88)
-
-
-def locked(state: State, fault: Fault) -> None:
-    """Somebody locked the application clocks of a GPU."""
-    state.clock[at(state, fault)] = 1 - fault.strength
-    state.gpus(at(state, fault), clock_reasons=0x2, app_sm_clock_mhz=round(1900 * (1 - fault.strength)))
-
-
-def slow_silicon(state: State, fault: Fault) -> None:
-    """A GPU needs longer for the same work at the same clock."""
-    state.silicon[at(state, fault)] *= 1 - fault.strength
-
-
-def narrow_pcie(state: State, fault: Fault) -> None:
-    """A GPU's PCIe link has fewer lanes: its copies take longer."""
-    state.gpus(at(state, fault), pcie_width=4)
-    state.silicon[at(state, fault)] *= 1 - fault.strength / 2
 
 
 # A rank dies
@@ -103,14 +84,23 @@ def killed_rank(state: State, fault: Fault) -> None:
         state.alive[:] = False
 
 
-def dies_with(xid: int) -> Callable[[State, Fault], None]:
+def _note(state: State, fault: Fault, kind: str, severity: str, text: str, detail: str | None = None) -> None:
+    state.notes.append((fault.node, Note(kind, severity, text, fault.gpu, None, detail)))
+
+
+def _xid(state: State, fault: Fault, number: int) -> None:
+    text, words = describe(number)
+    _note(state, fault, "xid", ERROR, text, json.dumps(words))
+
+
+def dies_with(xid: int) -> Act:
     """Return the fault in which a rank dies with an XID."""
 
     def act(state: State, fault: Fault) -> None:
         _xid(state, fault, xid)
         if xid == 79:
             state.lost.add(at(state, fault))
-            note(state, fault, "gpu_lost", ERROR, "doesn't answer: GPU is lost")
+            _note(state, fault, "gpu_lost", ERROR, "doesn't answer: GPU is lost")
         if xid in (48, 94, 95):
             state.gpus(at(state, fault), ecc_uncorrected=2)
         killed_rank(state, fault)
@@ -132,39 +122,42 @@ def restart(state: State, fault: Fault) -> None:
         state.pause()
 
 
+def rank_restarts(state: State, fault: Fault) -> None:
+    """An elastic job replaces one rank."""
+    state.alive[at(state, fault)] = False
+    state.hung = True
+
+
 # Links
-
-
-def _port(state: State, fault: Fault, columns: dict[str, float]) -> None:
-    state.ports[fault.node, state.job.ports[fault.gpu % len(state.job.ports)]] = columns
 
 
 def nvlink_down(state: State, fault: Fault) -> None:
     """Some NVLinks of a GPU go down: communication goes on more slowly."""
     _xid(state, fault, 74)
-    note(state, fault, "nvlink_degraded", WARNING, "16 of 18 NVLinks are up")
+    _note(state, fault, "nvlink_degraded", WARNING, "16 of 18 NVLinks are up")
     state.gpus(at(state, fault), nvlink_errors=40 + round(state.age - fault.start))
     state.links *= 1 - fault.strength / 2
 
 
-def port_down(state: State, fault: Fault) -> None:
-    """An InfiniBand port goes down; NCCL goes on with the others, or not at all."""
-    _port(state, fault, {"state": 1, "phys_state": 3, "rx_mb_s": 0, "tx_mb_s": 0, "link_downed": 1})
-    state.links *= 0.75
-    state.hung = state.hung or fault.strength > 0.25
+def port(per_s: float = 0, **columns: float) -> Act:
+    """Return a fault of one InfiniBand port: columns have these values, or grow by so much a second."""
+
+    def act(state: State, fault: Fault) -> None:
+        grows = round(per_s * (state.age - fault.start)) if per_s else 1
+        name = state.job.ports[fault.gpu % len(state.job.ports)]
+        state.ports[fault.node, name] = {column: value * grows for column, value in columns.items()}
+        state.links *= 1 - fault.strength
+        state.hung = state.hung or (columns.get("state") == 1 and fault.strength > 0.25)
+
+    return act
 
 
-def port_errors(state: State, fault: Fault) -> None:
-    """A bad cable: two error counters of the port grow by 30 a second."""
-    grown = round(30 * (state.age - fault.start))
-    _port(state, fault, {"symbol_error": grown, "port_rcv_errors": grown, "new_errors": 2 * grown})
-    state.links *= 1 - fault.strength / 2
-
-
-def port_slow(state: State, fault: Fault) -> None:
-    """A port comes up with half of its rate."""
-    _port(state, fault, {"rate_gbit_s": 200})
-    state.links *= 1 - fault.strength
+port_down = port(state=1, phys_state=3, rx_mb_s=0, tx_mb_s=0, link_downed=1)
+"""A port goes down; NCCL goes on with the others, or not at all."""
+port_errors = port(30, symbol_error=1, port_rcv_errors=1, new_errors=2)
+"""A bad cable: error counters grow."""
+port_slow = port(rate_gbit_s=200)
+"""A port comes up with half of its rate."""
 
 
 def congested(state: State, fault: Fault) -> None:
@@ -184,15 +177,30 @@ def nvlink_unused(state: State, fault: Fault) -> None:
     state.gpus(ALL, nvlink_tx_mb_s=0, nvlink_rx_mb_s=0, pcie_tx_mb_s=(9e3, 12e3), pcie_rx_mb_s=(9e3, 12e3))
 
 
-# Input and storage
+# Input, storage and memory
 
 
-def input_one(state: State, fault: Fault) -> None:
-    """The ranks of one node wait for their data, which one core prepares."""
-    state.input_s[here(state, fault)] += fault.strength * 1.6 * state.rng.normal(1, 0.05, state.job.gpus)
-    blocked = "D" if state.rng.uniform() < 0.4 else "R"
-    state.rank(here(state, fault), cpu_pct=180, state=blocked, wchan="folio_wait_bit")
-    state.hosts(fault.node, psi_io_pct=(18, 35), cpu_iowait_pct=(6, 12))
+def starves(by: float, ranks: dict[str, float | str], **hosts: Value) -> Act:
+    """Return a fault that lets the GPUs of a node wait for their CPUs, and that shows in columns."""
+
+    def act(state: State, fault: Fault) -> None:
+        state.input_s[here(state, fault)] += by * fault.strength * state.rng.normal(1, 0.05, state.job.gpus)
+        state.rank(here(state, fault), **ranks)
+        state.hosts(fault.node, **hosts)
+
+    return act
+
+
+input_one = starves(1.6, {"cpu_pct": 180, "state": "D"}, psi_io_pct=(18, 35), cpu_iowait_pct=(6, 12))
+"""The ranks of one node wait for their data."""
+few_cores = starves(
+    1.6, {"cpus": "0-1", "involuntary_switches_s": 900, "cpu_pct": 25}, psi_cpu_pct=65, job_psi_cpu_pct=65
+)
+"""All ranks of a node may use the same two cores."""
+other_users = starves(
+    1.0, {"cpu_pct": 55, "involuntary_switches_s": 700}, cpu_pct=(90, 99), load_1m=190, psi_cpu_pct=(35, 60)
+)
+"""Somebody else's programs use the CPUs of a node."""
 
 
 def input_all(state: State, fault: Fault) -> None:
@@ -217,9 +225,6 @@ def disk_fills(state: State, fault: Fault) -> None:
     state.mounts[fault.node, "/tmp"] = {"free_mib": free}
 
 
-# Memory
-
-
 def _grown(state: State, fault: Fault, space: float) -> float:
     """Return how much of the space is used up, which ends after 15 to 20 minutes."""
     return min(0.995, (state.age - fault.start) / (900 + 300 * fault.strength)) * space
@@ -241,49 +246,24 @@ def host_memory(state: State, fault: Fault) -> None:
 
 def swap(state: State, fault: Fault) -> None:
     """One node swaps, and its ranks are slowed."""
-    grown = 200 * (state.age - fault.start)
-    state.hosts(fault.node, swap_used_mib=grown, memory_used_mib=HOST_MIB - 9_000)
-    state.hosts(fault.node, psi_memory_pct=(20, 45), job_psi_memory_pct=(20, 45))
-    state.input_s[here(state, fault)] += fault.strength
+    state.hosts(fault.node, swap_used_mib=200 * (state.age - fault.start), memory_used_mib=HOST_MIB - 9_000)
+    starves(1.0, {}, psi_memory_pct=(20, 45), job_psi_memory_pct=(20, 45))(state, fault)
 
 
 # Placement and use
 
 
-def few_cores(state: State, fault: Fault) -> None:
-    """All ranks of a node may use the same two cores."""
-    cpu = 200 / state.job.gpus
-    state.rank(here(state, fault), cpus="0-1", involuntary_switches_s=900, cpu_pct=cpu, numa_node=0)
-    state.hosts(fault.node, psi_cpu_pct=65, job_psi_cpu_pct=65)
-    state.input_s[here(state, fault)] += 1.6 * fault.strength
-
-
 def wrong_numa(state: State, fault: Fault) -> None:
     """The ranks of a node run on the CPUs of the other socket."""
-    gpus = state.job.gpus
-    for gpu in range(gpus):
-        numa = 1 - gpu * 2 // gpus
+    for gpu in range(state.job.gpus):
+        numa = 1 - gpu * 2 // state.job.gpus
         cpus = f"{numa * CPUS // 2}-{numa * CPUS // 2 + CPUS // 2 - 1}"
-        state.rank(fault.node * gpus + gpu, numa_node=numa, cpus=cpus)
+        state.rank(here(state, fault).start + gpu, numa_node=numa, cpus=cpus)
     state.silicon[here(state, fault)] *= 1 - fault.strength / 4
 
 
-def other_users(state: State, fault: Fault) -> None:
-    """Somebody else's programs use the CPUs of a node."""
-    state.hosts(fault.node, cpu_pct=(90, 99), load_1m=190, psi_cpu_pct=(35, 60))
-    state.rank(here(state, fault), cpu_pct=55, involuntary_switches_s=700)
-    state.input_s[here(state, fault)] += fault.strength
-
-
 def _process(state: State, fault: Fault, gpu: int, pid: int, mib: int, user: str, rank: int | None) -> None:
-    row = {
-        "gpu_memory_mib": mib,
-        "sm_pct": 30,
-        "cpu_pct": 100,
-        "memory_mib": 4000,
-        "threads": 20,
-        "age_s": 60,
-    }
+    row = {"gpu_memory_mib": mib, "sm_pct": 30, "cpu_pct": 100, "memory_mib": 4000, "threads": 20}
     values = tuple(row.get(name) for name in PROCESS_COLUMNS)
     process = ProcessSample(gpu, pid, user, "python", rank, None, values, None, "R", None)
     state.processes.append((fault.node, process))
@@ -292,13 +272,12 @@ def _process(state: State, fault: Fault, gpu: int, pid: int, mib: int, user: str
 def foreign(state: State, fault: Fault) -> None:
     """Another user's process runs on one of the job's GPUs."""
     _process(state, fault, fault.gpu, 777_000, 14_000, "bob", None)
-    state.silicon[at(state, fault)] *= 1 - fault.strength
+    slow_silicon(state, fault)
 
 
 def ghosts(state: State, fault: Fault) -> None:
     """The other ranks of a node have small contexts on GPU 0."""
-    first = fault.node * state.job.gpus
-    for rank in range(first + 1, first + state.job.gpus):
+    for rank in range(here(state, fault).start + 1, here(state, fault).stop):
         _process(state, fault, 0, pid_of(state, rank), 480, USER, rank)
 
 
@@ -333,19 +312,24 @@ def evaluation_on_one(state: State, fault: Fault) -> None:
         state.load[others] = 0.001
 
 
-def evaluation_on_all(state: State, fault: Fault) -> None:
+def validates(state: State, fault: Fault) -> None:
     """All ranks evaluate: less memory traffic and power, and nothing moves over the links."""
     state.load *= 0.45
     state.input_s += 0.4
     state.moves = 0.05
 
 
-def idles(cpu_pct: float) -> Callable[[State, Fault], None]:
-    """Return what leaves all GPUs idle: a server without requests (cpu_pct 2), or compiling (100)."""
-    return lambda state, _: state.pause(cpu_pct)
+def recompiles(state: State, fault: Fault) -> None:
+    """torch.compile compiles again: all GPUs are idle while CPUs work."""
+    state.pause()
 
 
-def rank_restarts(state: State, fault: Fault) -> None:
-    """An elastic job replaces one rank."""
-    state.alive[at(state, fault)] = False
-    state.hung = True
+def no_requests(state: State, fault: Fault) -> None:
+    """Nobody asks an inference server."""
+    state.pause(2)
+
+
+def warm_start(state: State, fault: Fault) -> None:
+    """The data loaders are slow at first: all wait for some seconds of each minute."""
+    if state.age % 60 < 6:
+        state.pause(80)

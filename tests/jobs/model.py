@@ -53,6 +53,10 @@ KINDS = {
 }
 
 
+Act = Callable[["State", "Fault"], None]
+"""What a fault changes in one tick."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """Something that happens to a job: ``act`` is called with the state at each tick from ``start`` on.
@@ -60,7 +64,7 @@ class Fault:
     ``start`` is in seconds after the recording's. ``kind`` is the finding that must come, "" if none.
     """
 
-    act: Callable[[State, Fault], None]
+    act: Act
     start: float
     kind: str = ""
     node: int = 0
@@ -322,37 +326,45 @@ class _Run:
         temp = self.temp - 25 * (1 - watts / usual.watts)
         moved = noisy(usual.nvlink * rate / 2 if job.gpus > 1 else zero + np.nan, 0.01)
         work = busy / usual.compute
-        return dict.fromkeys(GPU_COLUMNS, zero) | {
-            "util_pct": np.where(working, np.clip(util, 0, 100), 0).round(),
-            "mem_util_pct": np.clip(noisy(usual.mem * work, 0.03) + 1.5 * spins, 0, 100).round(),
-            "mem_used_mib": np.where(state.alive, 61_000.0, 500.0),
-            "power_w": power,
-            "power_instant_w": noisy(power, 0.04),
-            "module_power_w": zero + np.nan,
-            "temp_c": temp.round(),
-            "temp_margin_c": (87 - temp).round(),
-            "mem_temp_c": (temp + 8).round(),
-            "sm_clock_mhz": np.minimum(1980, noisy(1900 * state.clock, 0.004)).round(),
-            "mem_clock_mhz": zero + 2619,
-            "pcie_tx_mb_s": noisy(np.where(working, 150 + 350 * rate, 0), 0.1),
-            "pcie_rx_mb_s": noisy(np.where(working, 250 + 700 * rate, 0), 0.1),
-            "nvlink_tx_mb_s": moved,
-            "nvlink_rx_mb_s": moved,
-            "energy_mj": self.energy.round(),
-            # Big matrix products run at the power limit: a cap that all have alike is normal.
-            "clock_reasons": 4.0 * (busy * self.capped / 30 > rng.uniform(0, 1, job.count)),
-            "throttle_power_pct": noisy(self.capped * busy, 0.1),
-            "sm_active_pct": noisy(82 * busy + 14 * spins, 0.02),
-            "sm_occupancy_pct": noisy(30 * busy + 4 * spins, 0.02),
-            "tensor_active_pct": noisy(usual.tensor * work, 0.02),
-            "dram_active_pct": noisy(0.9 * usual.mem * work, 0.02),
-            "power_limit_now_w": zero + 700,
-            "app_sm_clock_mhz": zero + 1980,
-            "app_mem_clock_mhz": zero + 2619,
-            "pcie_gen": zero + 5,
-            "pcie_width": zero + 16,
-            "fabric_state": zero + 3,
-        }
+        counters = (
+            "ecc",
+            "rema",
+            "pcie_replays",
+            "nvlink_errors",
+            "nvlink_recoveries",
+            "recovery",
+            "throttle",
+        )
+        quiet = [name for name in GPU_COLUMNS if name.startswith(counters)]
+        return (
+            dict.fromkeys(GPU_COLUMNS, zero + np.nan)
+            | dict.fromkeys(quiet, zero)
+            | {
+                "util_pct": np.where(working, np.clip(util, 0, 100), 0).round(),
+                "mem_util_pct": np.clip(noisy(usual.mem * work, 0.03) + 1.5 * spins, 0, 100).round(),
+                "mem_used_mib": np.where(state.alive, 61_000.0, 500.0),
+                "power_w": power,
+                "temp_c": temp.round(),
+                "temp_margin_c": (87 - temp).round(),
+                "sm_clock_mhz": np.minimum(1980, noisy(1900 * state.clock, 0.004)).round(),
+                "pcie_tx_mb_s": noisy(np.where(working, 150 + 350 * rate, 0), 0.1),
+                "pcie_rx_mb_s": noisy(np.where(working, 250 + 700 * rate, 0), 0.1),
+                "nvlink_tx_mb_s": moved,
+                "nvlink_rx_mb_s": moved,
+                "energy_mj": self.energy.round(),
+                # Big matrix products run at the power limit: a cap that all have alike is normal.
+                "clock_reasons": 4.0 * (busy * self.capped / 30 > rng.uniform(0, 1, job.count)),
+                "throttle_power_pct": noisy(self.capped * busy, 0.1),
+                "sm_active_pct": noisy(82 * busy + 14 * spins, 0.02),
+                "tensor_active_pct": noisy(usual.tensor * work, 0.02),
+                "dram_active_pct": noisy(0.9 * usual.mem * work, 0.02),
+                "power_limit_now_w": zero + 700,
+                "app_sm_clock_mhz": zero + 1980,
+                "pcie_gen": zero + 5,
+                "pcie_width": zero + 16,
+                "fabric_state": zero + 3,
+            }
+        )
 
     def _hosts(self, alive: npt.NDArray[np.bool_], sent: Floats) -> dict[str, Floats]:
         ranks = alive.reshape(self.job.nodes, self.job.gpus).sum(axis=1)
@@ -360,7 +372,6 @@ class _Run:
         quiet = ("swap_used_mib", "psi_memory_pct", "job_psi_memory_pct", "job_oom_kills")
         return dict.fromkeys(quiet, 0 * wobble) | {
             "cpu_pct": (1.5 + 2.2 * ranks) * wobble,
-            "cpu_user_pct": (1.0 + 1.9 * ranks) * wobble,
             "cpu_iowait_pct": 0.2 * wobble,
             "cpu_busiest_pct": np.where(ranks > 0, 100.0, 9.0),
             "load_1m": (0.8 + 2.5 * ranks) * wobble,
