@@ -25,7 +25,7 @@ Value = float | tuple[float, float]
 T0 = 1_800_000_000.0
 USER = "ada"
 GPU_MIB, HOST_MIB, LIMIT_MIB, CPUS = 81_559, 1_031_000, 900_000, 96
-IDLE_W, HELD_W, SPIN_W = 75.0, 110.0, 240.0
+IDLE_W, HELD_W = 75.0, 110.0
 
 
 class Kind(NamedTuple):
@@ -33,6 +33,7 @@ class Kind(NamedTuple):
 
     ``compute`` is the share of a step in which a rank computes; the rest is communication. Then follow
     memory util, power, tensor activity, and MB/s of each GPU over NVLink and of each node over InfiniBand.
+    ``spin_w`` is the power of a rank that waits.
     """
 
     compute: float
@@ -41,6 +42,7 @@ class Kind(NamedTuple):
     tensor: float
     nvlink: float
     ib: float
+    spin_w: float = 240.0
 
 
 KINDS = {
@@ -50,6 +52,7 @@ KINDS = {
     "moe": Kind(0.7, 44, 560, 27, 90_000, 30_000),
     "packed": Kind(0.8, 46, 610, 36, 60_000, 19_000),
     "inference": Kind(0.9, 55, 450, 12, 20_000, 0),
+    "other": Kind(0.95, 70, 420, 45, 8_000, 2_500, 330.0),
 }
 
 
@@ -319,7 +322,7 @@ class _Run:
 
         blips = np.abs(rng.normal(0, 1.2 * spread, job.count))
         util = (job.spinning * spins + 99.5 * busy) / np.maximum(1e-9, busy + spins) * (1 - waits) - blips
-        watts = np.where(state.alive, HELD_W, IDLE_W) + spins * (SPIN_W - HELD_W)
+        watts = np.where(state.alive, HELD_W, IDLE_W) + spins * (usual.spin_w - HELD_W)
         watts += busy * (usual.watts - HELD_W) * state.clock**1.5
         power = noisy(watts * self.watts, 0.025)
         self.energy = self.energy + power * job.tick_s * 1000
