@@ -19,7 +19,6 @@ PINNED_S = 60.0
 MARKS_PASSED = 500
 """Newest groups among which the lines look for events between marks."""
 _SUBJECTS = {
-    "throttle_end": "no longer throttled",
     "late": "sampling was late",
     "gap": "frames are missing",
     "stale": "no data",

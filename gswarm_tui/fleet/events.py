@@ -51,7 +51,7 @@ EVENT_KINDS = NOTE_KINDS | {
         "recorder_restarted",
     ),
     *("recording_ended", "session_renamed", "session_started", "session_stopped", "stale", "standstill"),
-    *("stop_undone", "throttle", "throttle_end", "trace", "unhealthy"),
+    *("stop_undone", "trace", "unhealthy"),
 }
 """All kinds of events of a run; a recording of another version may have others."""
 AGENT_DATA_LOST = "the agent's unsent frames are gone"

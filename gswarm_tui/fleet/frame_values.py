@@ -18,7 +18,6 @@ from gswarm_agent.frame import Frame
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.blocks import decode
 from gswarm_tui.fleet.history import Floats
-from gswarm_tui.fleet.throttling import HARMFUL
 
 ENERGY = GPU_COLUMNS.index("energy_mj")
 UTIL = GPU_COLUMNS.index("util_pct")
@@ -43,13 +42,11 @@ class GpuTotals(NamedTuple):
 class FrameValues(NamedTuple):
     """A frame's numbers, NaN where not measured: (GPUs, GPU metrics) and (host metrics,).
 
-    ``reasons`` holds each GPU's throttle reasons as bits of ``HARMFUL``. The fleet replaces energy
-    counters by the energy used so far.
+    The fleet replaces energy counters by the energy used so far.
     """
 
     gpus: Floats
     host: Floats
-    reasons: list[int]
 
 
 def frame_values(frames: Sequence[Frame]) -> Iterator[FrameValues]:
@@ -66,9 +63,8 @@ def _frame_values(frames: Sequence[Frame]) -> list[FrameValues]:
     values: dict[int, FrameValues] = {}
     for positions, columns in _columns([frame.gpus for frame in frames], GPU_COLUMNS):
         columns[_SHARES_OF_TIME] = np.minimum(columns[_SHARES_OF_TIME], 100)
-        reasons = (np.nan_to_num(columns[REASONS]).astype(np.int64) & HARMFUL).tolist()
-        for at, gpus, bits in zip(positions, _tables(columns), reasons, strict=True):
-            values[at] = FrameValues(gpus, hosts[at][0], bits)
+        for at, gpus in zip(positions, _tables(columns), strict=True):
+            values[at] = FrameValues(gpus, hosts[at][0])
     return [values[at] for at in range(len(frames))]
 
 

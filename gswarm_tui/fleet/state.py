@@ -48,7 +48,6 @@ from gswarm_tui.fleet.frame_values import ENERGY, POWER, FrameValues, frame_valu
 from gswarm_tui.fleet.history import Floats, empty_history, stack_tables
 from gswarm_tui.fleet.node import UNHEALTHY_S, FramePosition, NodeState
 from gswarm_tui.fleet.sessions import Session, SessionBook
-from gswarm_tui.fleet.throttling import ThrottleWatch
 
 EVENTS_KEPT = 5000
 MAX_MESSAGE = 500
@@ -98,7 +97,6 @@ class Fleet:
         self.examined: FleetExamined | None = None
         self._derive_events = derive_events
         self.allocation = allocation or {}
-        self._throttling = ThrottleWatch()
         self._pending: list[_PendingFrame] = []
 
     @property
@@ -364,10 +362,7 @@ class Fleet:
             node.process_table = frame.processes
         if frame.listings and HOST in self.metrics:
             node.listings = {**node.listings, **frame.listings}
-        logged = self._fresh(node, event) if event.at - event.ts < UNHEALTHY_S else []
-        if self._derive_events:
-            logged += self._throttling.update(event.node, event.ts, hello.gpus, samples.reasons)
-        return logged
+        return self._fresh(node, event) if event.at - event.ts < UNHEALTHY_S else []
 
     def _take_in(
         self, node: NodeState, event: FrameArrived, samples: FrameValues, place: FramePosition

@@ -136,16 +136,16 @@ async def test_reason_and_remedy_of_a_lost_node_wrap_completely(
 
 async def test_throttle_reason_comes_before_the_clock() -> None:
     made = Scene(2, 8, seed=3).connect().advance(30)
-    hot = next(e for e in made.fleet.event_log if e.kind == "throttle" and e.severity == WARNING)
+    hot = made.fleet.nodes["gpu01"]
+    hot.gpus[3, GPU_COLUMNS.index("clock_reasons")] = REASON_HW_THERMAL
     app = app_on(made)
     async with app.run_test(size=(80, 24)) as pilot:
-        app.fleet_screen.heatmap.point_at(hot.node or "", hot.gpu)
+        app.fleet_screen.heatmap.point_at("gpu01", 3)
         await pilot.pause()
-        assert "°C  ▲ thermal" in line_with(f"{hot.node}:{hot.gpu}  util", app)
-        node = made.fleet.nodes[hot.node or ""]
-        node.gpus[hot.gpu or 0, GPU_COLUMNS.index("clock_reasons")] = REASON_HW_THERMAL | REASON_POWER_BRAKE
+        assert "°C  ▲ thermal" in line_with("gpu01:3  util", app)
+        hot.gpus[3, GPU_COLUMNS.index("clock_reasons")] = REASON_HW_THERMAL | REASON_POWER_BRAKE
         app.update_view()
-        assert "°C  ▲ thermal (hardware)…" in line_with(f"{hot.node}:{hot.gpu}  util", app)
+        assert "°C  ▲ thermal (hardware)…" in line_with("gpu01:3  util", app)
 
 
 async def test_cursor_shows_the_gpu_and_opens_the_node() -> None:

@@ -46,11 +46,8 @@ def test_other_minutes_kinds_severities_and_reasons_are_other_lines() -> None:
 
 
 def test_messages_that_differ_only_in_figures_are_one_line() -> None:
-    ends = [
-        EventLogged(T0 + gpu, "throttle_end", INFO, f"no longer throttled, after {gpu} s", "gpu01", gpu)
-        for gpu in range(5)
-    ]
-    assert [g.message for g in grouped(ends)] == ["no longer throttled: 5 GPUs within 4 s"]
+    ends = [EventLogged(T0 + gpu, "stale", WARNING, f"no data for {gpu} s", "gpu01", gpu) for gpu in range(5)]
+    assert [g.message for g in grouped(ends)] == ["no data: 5 GPUs within 4 s"]
     again = [cap(T0 + second, "gpu01", 3) for second in (1, 2)]
     assert [g.message for g in grouped(again)] == ["power cap: 2 times within 1 s"]
     lost = [EventLogged(T0, "link_lost", ERROR, "connection reset", f"gpu{n:02}") for n in range(12)]

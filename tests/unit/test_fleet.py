@@ -310,20 +310,6 @@ def test_mark_keeps_its_time() -> None:
     assert logged.at == pytest.approx(T0 + 0.25, abs=1e-6)
 
 
-def test_throttling_is_logged_at_its_start_and_end() -> None:
-    fleet = live(1)
-    assert fleet.apply(frame(1, T0, gpu_row(clock_reasons=0x4))) == [], "it is at its power limit"
-    logged = fleet.apply(frame(2, T0 + 1, gpu_row(clock_reasons=0x40)))
-    assert [(h.severity, h.message) for h in logged] == [("warning", "throttled: thermal (hardware)")]
-    assert fleet.apply(frame(3, T0 + 2, gpu_row(clock_reasons=0x40))) == []
-    assert fleet.apply(frame(4, T0 + 3, gpu_row(clock_reasons=0))) == []
-    assert fleet.apply(frame(5, T0 + 20, gpu_row(clock_reasons=0x40))) == []
-    assert fleet.apply(frame(6, T0 + 50, gpu_row(clock_reasons=0))) == []
-    logged = fleet.apply(frame(7, T0 + 51, gpu_row(clock_reasons=0)))
-    assert [h.message for h in logged] == ["no longer throttled, after 49 s"]
-    assert [h.at for h in logged] == [T0 + 50], "the first sample that shows it"
-
-
 def test_sessions_overlap_and_count_only_their_own_time() -> None:
     fleet = live(1)
     fleet.apply(SessionStarted("a", T0, "all", T0))
@@ -454,7 +440,7 @@ def test_frames_applied_at_once_equal_frames_applied_singly(granted: set[int]) -
         fleet.apply(SessionStarted("s", T0, "s", T0))
     logged = [event for one in frames for event in one_by_one.apply(one)]
     assert at_once.apply_frames(frames) == logged
-    assert {event.kind for event in logged} == {"throttle", "throttle_end", "gap", "xid"}
+    assert {event.kind for event in logged} == {"gap", "xid"}
     one, other = one_by_one.nodes["gpu01"], at_once.nodes["gpu01"]
     np.testing.assert_array_equal(one.gpus, other.gpus)
     assert (one.frames, one.lost_frames, one.last_ts) == (other.frames, other.lost_frames, other.last_ts)

@@ -251,7 +251,7 @@ SESSIONS = TableSchema(
 )
 EVENTS = TableSchema(
     "events",
-    "Events: lost and restored links, gaps, XIDs, throttling, sessions, marks",
+    "Events: lost and restored links, gaps, XIDs, findings, sessions, marks",
     (
         ColumnSchema("ts", "TIMESTAMP NOT NULL", "Time (UTC)"),
         ColumnSchema("recording_id", "INTEGER", "recordings.recording_id"),

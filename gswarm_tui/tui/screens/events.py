@@ -1,4 +1,4 @@
-"""Events: links, gaps, throttling, sessions, marks; newest last."""
+"""Events: links, gaps, findings, sessions, marks; newest last."""
 
 from __future__ import annotations
 
