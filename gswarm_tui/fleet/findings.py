@@ -71,8 +71,17 @@ class Finding:
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings with faults first, then waste by GPU-hours, then notes; dismissed ones last."""
+    """Return findings with faults first, then waste by GPU-hours, then notes; dismissed ones last.
+
+    Of those that cost the same, the ones that name a node come first.
+    """
     return sorted(
         findings,
-        key=lambda one: (one.dismissed, SEVERITIES.index(one.severity), -one.gpu_hours, one.since),
+        key=lambda one: (
+            one.dismissed,
+            SEVERITIES.index(one.severity),
+            -one.gpu_hours,
+            one.node is None,
+            one.since,
+        ),
     )

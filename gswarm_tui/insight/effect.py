@@ -4,43 +4,112 @@ from __future__ import annotations
 
 import numpy as np
 
+from gswarm_tui.fleet.events import json_object
+from gswarm_tui.fleet.history import Floats
 from gswarm_tui.insight.window import Window
 
-PROGRESS = ("nvlink_mb_s", "ib_mb_s", "pcie_mb_s", "net_mb_s", "mem_util_pct")
-"""Signals that fall when the job gets slower, the most exact first: all GPUs move fewer bytes."""
-RECENT_S, BEFORE_S = 60.0, 600.0
+COSTS = 0.085
+"""A loss from which a GPU or node counts as slow: steps that take 10 % longer lose 9 % of the time, of
+which noise may hide a little. Less is no fault: GPUs differ by up to 14 % in a GEMM (arXiv 2510.15596)."""
+RECENT_S, BEFORE_S = 60.0, 3600.0
+MOVED = ("nvlink_mb_s", "ib_mb_s", "net_mb_s", "pcie_mb_s")
+"""Signals that fall when the job gets slower, since all GPUs move fewer bytes; the most exact first."""
 LEAST_MB_S, LEAST_PCT = 50.0, 5.0
 """Less than this says nothing about the job."""
+STEADY = 0.15
+"""Means of minutes that differ by more than this share from one to the next say nothing, either."""
+DIP = 0.25
+"""Steps in which GPUs do less than this share of what is usual are checkpoints or evaluations."""
+WORK = ("mem_util_pct", "dram_active_pct", "sm_active_pct", "tensor_active_pct")
+"""Signals that are high while a GPU computes and low while it waits in a collective operation."""
 
 
 def slowdown(window: Window, since: float) -> float | None:
-    """Return by which share the job has become slower since a time, None where it can't be measured.
+    """Return by which share the job is slower since a time than before, None where it can't be measured.
 
-    Compares the last minute with the 10 minutes before ``since``; 0.11 means that it does 11 % less work.
+    0.11 means that it does 11 % less work. The last minute, or up to four if it is older, is compared with
+    the better minutes of the hour before: a slow minute in it doesn't hide a loss.
     """
-    back_s = (window.now - since) / window.scale
-    for signal in PROGRESS:
-        series = window.job(signal, back_s + BEFORE_S)
-        steps = max(1, round((window.now - since) / window.step_s))
-        before, after = series[:-steps], series[-max(1, round(RECENT_S * window.scale / window.step_s)) :]
-        before, after = before[np.isfinite(before)], after[np.isfinite(after)]
-        if (
-            len(before) < 12
-            or not len(after)
-            or float(np.median(before)) < (5.0 if "pct" in signal else LEAST_MB_S)
-        ):
-            continue
-        return max(0.0, 1.0 - float(np.mean(after)) / float(np.median(before)))
-    return None
-
-
-def behind_peers(window: Window, column: int) -> float | None:
-    """Return by which share a GPU holds up its peers, which are idle for that share of its work.
-
-    In lock-step the slow one waits least, so that its memory is busy for the longest time.
-    """
-    busy = window.mean("mem_util_pct", 240.0)
-    peers = window.peers(busy)
-    if not np.isfinite(busy[column]) or not np.isfinite(peers[column]) or busy[column] <= 0:
+    scale = window.scale
+    recent = max(1, round(min(240.0 * scale, max(RECENT_S * scale, window.now - since)) / window.step_s))
+    older = max(recent, round((window.now - since) / window.step_s))
+    length = min(older + round(BEFORE_S * scale / window.step_s), window.started_steps)
+    if length < older + max(2, round(RECENT_S * scale / window.step_s)):
         return None
-    return max(0.0, 1.0 - float(peers[column] / busy[column]))
+    by_marks = _fewer_marks(window, since, length * window.step_s)
+    if by_marks is not None:
+        return by_marks
+    usual = ~_dips(window, length, recent)
+    best: tuple[float, float] | None = None
+    for signal in (*MOVED, "mem_util_pct"):
+        if best is not None and signal not in MOVED:
+            break
+        if signal == "net_mb_s" and len(window.nodes) < 2:
+            continue
+        series = window.job(signal, length * window.step_s / scale).astype(np.float64)
+        kept = np.where(usual[-len(series) :], series, np.nan)
+        before, after = kept[:-older], kept[-recent:]
+        after = after[np.isfinite(after)]
+        minute = max(1, round(RECENT_S * scale / window.step_s))
+        parts = np.array_split(before, max(2, len(before) // minute))
+        means = np.array([part[known].mean() for part in parts if (known := np.isfinite(part)).mean() > 0.3])
+        if len(means) < 2 or not len(after):
+            continue
+        reference = float(np.percentile(means, 75))
+        # From one minute to the next, so that a slowdown in these minutes doesn't count as noise.
+        varies = float(np.median(np.abs(np.diff(means)))) / max(1e-9, reference)
+        least = LEAST_PCT if signal.endswith("pct") else LEAST_MB_S
+        if reference >= least and varies < STEADY and (best is None or varies < best[0] - 0.02):
+            best = varies, max(0.0, 1.0 - float(after.mean()) / reference)
+    return None if best is None else best[1]
+
+
+def _dips(window: Window, length: int, recent: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return which of the job's last steps are dips, as in a checkpoint; none if most of the newest are."""
+    dips = np.zeros(length, dtype=bool)
+    for signal in ("util_pct", "mem_util_pct"):
+        series = window.job(signal, length * window.step_s / window.scale)
+        known = series[np.isfinite(series)]
+        if len(known) and len(series) == length:
+            dips |= series < DIP * float(np.median(known))
+    if dips[-recent:].mean() > 0.5:
+        dips[-recent:] = False
+    return dips
+
+
+def _fewer_marks(window: Window, since: float, length_s: float) -> float | None:
+    """Return by which share the steps of marks with a value "step" come slower since a time."""
+    marks = [
+        (event.at, float(step))
+        for event in window.events
+        if event.kind == "mark"
+        and event.at >= window.now - length_s
+        and isinstance(step := json_object(event.detail).get("step"), int | float)
+    ]
+    before, after = ([mark for mark in marks if (mark[0] >= since) == late] for late in (False, True))
+    if len(before) < 5 or len(after) < 3:
+        return None
+    rates = [(of[-1][1] - of[0][1]) / max(1e-9, of[-1][0] - of[0][0]) for of in (before, after)]
+    return None if rates[0] <= 0 else max(0.0, 1.0 - rates[1] / rates[0])
+
+
+def leads(window: Window, seconds: float) -> tuple[str, Floats]:
+    """Return by which share each GPU's peers are idle while it works, and the signal that shows it best.
+
+    In lock-step the slow one waits least, so that it is busy for the longest time. All NaN where no signal
+    is measured.
+    """
+    found, settled = (WORK[0], np.full(len(window.gpus), np.nan)), window.settled
+    for signal in WORK:
+        busy = window.mean(signal, seconds)
+        peers = window.peers(busy, settled)
+        lead = 1.0 - peers / np.where(settled & (busy >= LEAST_PCT), busy, np.nan)
+        if np.isfinite(lead).any() and not np.nanmax(lead) <= np.nan_to_num(found[1], nan=-1.0).max():
+            found = signal, lead
+    return found
+
+
+def behind_peers(window: Window, column: int, seconds: float = RECENT_S) -> float | None:
+    """Return by which share a GPU holds up its peers, which are idle for that share of its work."""
+    lead = float(leads(window, seconds)[1][column])
+    return max(0.0, lead) if np.isfinite(lead) else None

@@ -9,9 +9,13 @@ from functools import partial
 from gswarm_tui.fleet.findings import Evidence
 from gswarm_tui.insight.window import Window
 
-LOCAL, ODD_ONE, ALIKE, APART = "local fact", "odd one out", "all alike", "apart"
-ORDER = (LOCAL, ODD_ONE, ALIKE)
-"""The order in which rules name the culprit of a slow job; the first that matches silences those after it."""
+LOCAL, ODD_ONE, ALIKE, UNKNOWN = "local fact", "odd one out", "all alike", "cannot tell"
+APART = "apart"
+ORDER = (LOCAL, ODD_ONE, ALIKE, UNKNOWN)
+"""The order in which rules name the culprit of a slow job; the first that matches silences those after it.
+
+An odd one out is silenced only where something else names that GPU or node: two may be slow at once.
+"""
 
 
 @dataclass(frozen=True)

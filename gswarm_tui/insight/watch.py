@@ -9,12 +9,9 @@ from dataclasses import dataclass, field, replace
 from gswarm_tui.common.quantities import duration
 from gswarm_tui.fleet.findings import NOTE, WASTE, Finding
 from gswarm_tui.insight.ledger import Ledger
-from gswarm_tui.insight.rule import APART, ORDER, Match, Rule
+from gswarm_tui.insight.rule import ALIKE, APART, LOCAL, ORDER, UNKNOWN, Match, Rule
 from gswarm_tui.insight.window import Window
 
-BUSY_S, STARTING_S = 60.0, 600.0
-"""Rules wait until all GPUs with a process have been busy for this long, at most for ``STARTING_S``."""
-BUSY_FROM_PCT = 20.0
 OFF_S = 120.0
 """A finding closes when its rule hasn't matched for this long."""
 CHANGED_S = 30.0
@@ -32,12 +29,21 @@ def time_scale(environ: Mapping[str, str]) -> float:
     return 1.0 / max(1.0, float(environ.get(SPEED) or 1.0))
 
 
+Named = dict[tuple[str | None, int | None], tuple[int, int]]
+"""For each node and GPU index that a finding names, the stage and position of the first rule that does."""
+
+
 @dataclass
 class _Open:
-    """An open finding: its rule, its newest match, when that matched, and what it has cost in GPU-seconds."""
+    """An open finding: its rule, its newest match, when that matched, and what it has cost in GPU-seconds.
+
+    ``gpu`` and ``rank`` are those of the match's column, which means another GPU once the fleet has changed.
+    """
 
     number: str
     rule: Rule
+    gpu: int | None
+    rank: int | None
     match: Match
     matched_at: float
     gpu_s: float
@@ -55,9 +61,8 @@ class Watch:
         self.rules = rules
         self.ledger = Ledger()
         self._open: dict[tuple[str, str | None, int | None], _Open] = {}
+        self._at = {rule.kind: at for at, rule in enumerate(rules)}
         self._next_id = first_id
-        self._busy_since = math.nan
-        self._began = math.nan
         self._gpu_s = 0.0
 
     @property
@@ -65,17 +70,10 @@ class Watch:
         """The findings that hold."""
         return [one.finding for one in self._open.values()]
 
-    def starting(self, window: Window) -> bool:
-        """Return whether the job is starting: not all of its GPUs have been busy for a minute yet."""
-        if math.isnan(self._began):
-            return True
-        busy = not math.isnan(self._busy_since) and window.now - self._busy_since >= BUSY_S * window.scale
-        return not busy and window.now - self._began < STARTING_S * window.scale
-
     def look(self, window: Window) -> list[Finding]:
         """Evaluate the rules after a new step; return the findings that opened, changed or closed."""
-        self._note_start(window)
-        starting = self.starting(window)
+        starting = window.starting
+        window.open = frozenset(self._open)
         matches = list(self._matches(window, starting=starting))
         changed = [self._take(window, rule, match) for rule, match in matches]
         changed += self._close(window)
@@ -87,52 +85,66 @@ class Watch:
         """Close everything at the end of the recording; return the findings that were open."""
         return [replace(one.finding, until=at) for one in self._open.values()]
 
-    def _note_start(self, window: Window) -> None:
-        """Note when the job began, and since when all of its GPUs have been busy."""
-        active = window.active
-        if not active.any():
-            self._began = self._busy_since = math.nan
-            return
-        if math.isnan(self._began):
-            self._began = window.now
-        if math.isnan(self._busy_since):
-            util = window.gpu("util_pct", window.step_s / window.scale)[-1]
-            if (util[active] >= BUSY_FROM_PCT).all():
-                self._busy_since = window.now
-
     def _matches(self, window: Window, *, starting: bool) -> Iterable[tuple[Rule, Match]]:
-        """Return the matches of rules that may look now, in order; a stage silences those after it."""
-        due = window.steps % SLOW_STEPS == 0
-        named = False
-        for stage in (APART, *ORDER):
-            found = [
-                (rule, match)
-                for rule in self.rules
-                if rule.stage == stage and (rule.early or (due and not starting))
-                for match in rule.find(window)
-            ]
-            if stage in ORDER and named:
-                continue
-            # A note explains no loss of time, so it silences nothing.
-            named = named or (stage in ORDER and any(_severity(*one) != NOTE for one in found))
-            yield from found
-            if stage in ORDER and not due:
-                named = named or any(one.rule.stage == stage for one in self._open.values())
+        """Return the matches of rules that may look now, in order, without those that others silence.
+
+        Each GPU and node is named by one rule of ``ORDER``, the first. What is open counts as a match, as not
+        all rules look at each step. A note explains no loss of time, so it silences nothing.
+        """
+        due = window.steps % SLOW_STEPS == 0 and not starting
+        named: Named = {}
+        for one in self._open.values():
+            if one.finding.severity != NOTE:
+                self._name(named, one.rule, one.match, one.gpu)
+        for rule in sorted(self.rules, key=_stage):
+            for match in rule.find(window) if rule.early or due else ():
+                gpu = _gpu(window, match)
+                if not self._silenced(named, rule, match, gpu):
+                    if _severity(rule, match) != NOTE:
+                        self._name(named, rule, match, gpu)
+                    yield rule, match
+
+    def _name(self, named: Named, rule: Rule, match: Match, gpu: int | None) -> None:
+        """Note which rule names a GPU, a node, or several nodes, unless an earlier one does."""
+        mine = _stage(rule), self._at[rule.kind]
+        for node in match.nodes or (match.node,):
+            key = node, gpu
+            named[key] = min(mine, named.get(key, mine))
+
+    def _silenced(self, named: Named, rule: Rule, match: Match, gpu: int | None) -> bool:
+        """Return whether an earlier rule names the culprit, or the same GPU or node."""
+        stage, place = _stage(rule), self._at[rule.kind]
+        if rule.stage == APART:
+            return False
+        if rule.stage in (ALIKE, UNKNOWN):
+            return any(0 <= other[0] < stage for other in named.values())
+        for node in match.nodes or (match.node,):
+            for (other_node, other_gpu), other in named.items():
+                same = other_gpu == gpu or other_gpu is None or gpu is None
+                # Two facts of a node and of one of its GPUs may both be true; an odd one out has one cause.
+                if rule.stage == LOCAL:
+                    same = other_gpu == gpu and other[0] >= 0
+                if other_node == node and same and other < (stage, place):
+                    return True
+        return False
 
     def _take(self, window: Window, rule: Rule, match: Match) -> Finding | None:
         """Open a finding or refresh it; return it if it is to be published."""
-        gpu = None if match.column is None else window.gpus[match.column].facts.index
+        gpu = _gpu(window, match)
+        rank = None if match.column is None else window.rank(match.column)
         key = rule.kind, match.node, gpu
         known = self._open.get(key)
         if known is None:
             before = max(0.0, window.now - match.since)
-            known = _Open(f"{self._next_id}", rule, match, window.now, match.lost * before, window.now)
+            known = _Open(
+                f"{self._next_id}", rule, gpu, rank, match, window.now, match.lost * before, window.now
+            )
             known.finding = self._finding(window, known, window.now)
             self._open[key] = known
             self._next_id += 1
             return known.finding
         known.gpu_s += match.lost * (window.now - known.matched_at)
-        known.matched_at = window.now
+        known.matched_at, known.rank = window.now, rank
         known.match = replace(match, since=min(match.since, known.match.since))
         fresh = window.now - known.published_at < CHANGED_S * window.scale
         if fresh and _severity(rule, match) == known.finding.severity:
@@ -150,12 +162,12 @@ class Watch:
 
     def _finding(self, window: Window, one: _Open, until: float) -> Finding:
         """Return the finding of an open match as it is at a time."""
-        rule, match = one.rule, one.match
-        gpu = None if match.column is None else window.gpus[match.column].facts.index
-        rank = None if match.column is None else window.rank(match.column)
+        rule, match, gpu, rank = one.rule, one.match, one.gpu, one.rank
         node, severity = match.node, _severity(rule, match)
         place = node if gpu is None else f"{node}:{gpu}"
-        advice = (match.advice or rule.advice).format(node=node, gpu=place, nodes=", ".join(match.nodes))
+        advice = (match.advice or rule.advice).format(
+            node=node, gpu=place, nodes=", ".join(match.nodes or (node or "",))
+        )
         held = duration(max(1.0, until - match.since))
         share = one.gpu_s / (self._gpu_s or math.inf)
         parts = [
@@ -182,6 +194,15 @@ class Watch:
             advice,
             rule.source,
         )
+
+
+def _gpu(window: Window, match: Match) -> int | None:
+    return None if match.column is None else window.gpus[match.column].facts.index
+
+
+def _stage(rule: Rule) -> int:
+    """Return a rule's place in ``ORDER``, -1 if it stands apart."""
+    return ORDER.index(rule.stage) if rule.stage in ORDER else -1
 
 
 def _severity(rule: Rule, match: Match) -> str:

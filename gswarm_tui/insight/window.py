@@ -30,6 +30,10 @@ QUORUM = 0.9
 """A condition holds over a window if it holds in this share of its measured steps."""
 MEASURED = 0.5
 """A window counts as measured if at least this share of its steps is."""
+BUSY_S, STARTING_S, BUSY_PCT = 60.0, 600.0, 20.0
+"""A GPU has started once it was busy for so long, or has had its process for ``STARTING_S``."""
+EARLY_S = 120.0
+"""Length of the stretch after the start whose means rules compare with, to see what differs since then."""
 OWN_CPU = "own_cpu_pct"
 """Signal of GPUs: CPU time of the job's processes on a GPU; 100 is one core."""
 _GPU_AT = {name: at for at, name in enumerate([*(signal.name for signal in GPU_SIGNALS), OWN_CPU])}
@@ -75,6 +79,7 @@ class Listed(NamedTuple):
     samples: tuple[ProcessSample, ...]
     column: npt.NDArray[np.intp]
     own: Mask
+    pids: npt.NDArray[np.intp]
     numbers: Floats
 
     def number(self, metric: str) -> Floats:
@@ -120,6 +125,7 @@ class Window:
     ``processes`` are the newest of each node, None where they aren't listed. ``user`` is the recorder's user,
     and ``owner`` the one whose processes are the job's: that user, or whoever has most if that one has none.
     ``running_since`` says since when each GPU has had a process of the job, ``ran_at`` when it last had one.
+    ``open`` are the findings that hold: kind, node, and index of the GPU.
     """
 
     nodes: tuple[str, ...]
@@ -136,6 +142,7 @@ class Window:
     first_ports: dict[str, dict[str, dict[str, float | None]]] = field(default_factory=dict)
     mounts: dict[str, dict[str, dict[str, float | None]]] = field(default_factory=dict)
     events: deque[EventLogged] = field(default_factory=lambda: deque(maxlen=1000))
+    open: frozenset[tuple[str, str | None, int | None]] = frozenset()
 
     def __post_init__(self) -> None:
         """Lay out the columns."""
@@ -160,6 +167,11 @@ class Window:
         self.first = self.newest.copy()
         self.running_since = np.full(count, np.nan)
         self.ran_at = self.running_since.copy()
+        self._since = self.running_since.copy()
+        self._pids = np.full((2, count), np.nan)
+        self._busy_s = np.zeros(count)
+        self._early = np.full((len(_GPU_AT), count), np.nan)
+        self.started_steps = 0
         self.owner: str | None = self.user
         self.listed = self._list("", ())
         self._means: dict[tuple[str, float], Floats] = {}
@@ -234,6 +246,44 @@ class Window:
         running: Mask = np.isfinite(self.running_since)
         return running
 
+    @property
+    def settled(self) -> Mask:
+        """Whether each GPU has a process of the job and has started: it was busy for a minute."""
+        old = self.now - self.running_since >= STARTING_S * self.scale
+        has_started: Mask = self.active & (np.isinf(self._busy_s) | old)
+        return has_started
+
+    @property
+    def starting(self) -> bool:
+        """Whether the job is starting, or starting again: some of its GPUs haven't been busy for a minute.
+
+        One GPU that never gets busy, or whose processes come and go, holds it up for 10 minutes at most.
+        """
+        active = self.active
+        if not active.any():
+            return True
+        began = float(np.median(self.running_since[active]))
+        return not self.settled[active].all() and self.now - began < STARTING_S * self.scale
+
+    def early(self, signal: str) -> Floats:
+        """Return a signal's mean over the first two minutes after the start for each GPU; NaN before."""
+        values: Floats = self._early[_GPU_AT[signal]]
+        return values
+
+    def covers(self, seconds: float) -> bool:
+        """Return whether the job has been running for so long since it started."""
+        return self.started_steps >= self._count(seconds)
+
+    def blocks(self, signal: str, seconds: float, count: int = 4) -> Floats:
+        """Return a signal's means over equal parts of the last seconds: (parts, GPUs)."""
+        parts = np.array_split(self.gpu(signal, seconds), count)
+        return np.array([_means(part.T) for part in parts], dtype=np.float64)
+
+    def is_open(self, kind: str, column: int) -> bool:
+        """Return whether a finding of a kind holds for a GPU."""
+        gpu = self.gpus[column]
+        return (kind, gpu.node, gpu.facts.index) in self.open
+
     def own_processes(self, column: int) -> tuple[ProcessSample, ...]:
         """Return the job's processes on a GPU, the newest known."""
         gpu = self.gpus[column]
@@ -250,7 +300,7 @@ class Window:
         return ranks.pop() if len(ranks) == 1 else None
 
     def peers(self, values: Floats, among: Mask | None = None) -> Floats:
-        """Return for each GPU the median of its peers: GPUs of the same role, itself among them.
+        """Return for each GPU the median of its peers: the other GPUs of the same role.
 
         The role is the pipeline stage if known, else the slot if at least four nodes have it, else all.
         """
@@ -259,8 +309,15 @@ class Window:
         out = np.full(len(values), np.nan)
         for members in self.roles():
             of_role = kept[members]
-            if np.isfinite(of_role).any():
-                out[members] = np.nanmedian(of_role)
+            known = np.sort(of_role[np.isfinite(of_role)])
+            if len(known) > 1:
+                # Without itself, the median of a GPU at or below the middle is that of the upper half.
+                at, rest = np.searchsorted(known, of_role), len(known) - 1
+                low, high = (rest - 1) // 2, rest // 2
+                without = (known[low + (at <= low)] + known[high + (at <= high)]) / 2
+                out[members] = np.where(np.isfinite(of_role), without, np.median(known))
+            elif len(known):
+                out[members] = np.where(np.isfinite(of_role), np.nan, known[0])
         return out
 
     def roles(self) -> list[npt.NDArray[np.intp]]:
@@ -289,6 +346,7 @@ class Window:
         self._note_running(step)
         gpus = np.vstack((step.gpus, self._own_cpu()))
         self._gpu.push(gpus)
+        self._note_start(step)
         active = self.active
         chosen = gpus[:, active] if active.any() else gpus
         self._job.push(np.concatenate((_means(chosen), _means(step.hosts))))
@@ -317,10 +375,38 @@ class Window:
             busy = step.gpus[_GPU_AT["util_pct"]] >= 1
             held = step.gpus[_GPU_AT["mem_used_mib"]] >= 1024
             running |= unknown & (busy | (held & np.isfinite(self.running_since)))
-        fresh = running & np.isnan(self.running_since)
-        self.running_since[fresh] = step.at
+        self.running_since[running & np.isnan(self.running_since)] = step.at
         self.running_since[~running] = np.nan
         self.ran_at[running] = step.at
+        self._note_restarts(step.at)
+
+    def _note_restarts(self, now: float) -> None:
+        """Restart the clock of GPUs with other processes; the same ones after a moment are no restart."""
+        own = self.listed.own
+        column, pids = self.listed.column[own], self.listed.pids[own]
+        low, high = np.full(len(self.gpus), np.inf), np.full(len(self.gpus), -np.inf)
+        np.minimum.at(low, column, pids)
+        np.maximum.at(high, column, pids)
+        listed = np.isfinite(low)
+        other = np.isnan(self._since) | ((low != self._pids[0]) & (high != self._pids[1]))
+        self._since = np.where(listed & other & np.isfinite(self._since), now, self._since)
+        self.running_since = np.where(listed & np.isfinite(self._since), self._since, self.running_since)
+        self._since = np.where(listed, self.running_since, self._since)
+        self._pids = np.where(listed, (low, high), self._pids)
+
+    def _note_start(self, step: Step) -> None:
+        """Note for how long each GPU has been busy since its process began, and how the job ran at first."""
+        util = step.gpus[_GPU_AT["util_pct"]]
+        busy = np.isnan(util) | (util >= BUSY_PCT)
+        spent = np.where(busy, np.nan_to_num(self._busy_s, posinf=np.inf) + self.step_s, self._busy_s / 2)
+        spent[~self.active | (self.running_since >= step.at)] = 0.0
+        # Infinity marks a GPU that has started, whatever it does later.
+        self._busy_s = np.where(spent >= BUSY_S * self.scale, np.inf, spent)
+        self.started_steps = 0 if self.starting else self.started_steps + 1
+        if self.started_steps <= 1:
+            self._early[:] = np.nan
+        if self.started_steps == self._count(EARLY_S):
+            self._early = np.array([self.mean(name, EARLY_S) for name in _GPU_AT])
 
     def _read_processes(self) -> None:
         """Join the processes of all nodes; most nodes have the list of the step before."""
@@ -348,8 +434,9 @@ class Window:
         samples = tuple(one for _, one in found)
         columns = np.array([at for at, _ in found], dtype=np.intp)
         own = np.array([self.is_own(one) for one in samples], dtype=bool)
+        pids = np.array([one.pid for one in samples], dtype=np.intp)
         numbers = np.array([one.row for one in samples], dtype=np.float64)
-        return Listed(samples, columns, own, numbers.reshape(len(samples), len(PROCESS_COLUMNS)))
+        return Listed(samples, columns, own, pids, numbers.reshape(len(samples), len(PROCESS_COLUMNS)))
 
     def _own_cpu(self) -> Singles:
         """Return the CPU time of the job's processes on each GPU, NaN where none is measured."""
@@ -371,7 +458,8 @@ class Window:
         new._gpu.taken_over(self._gpu, places)
         new._minute_gpu.taken_over(self._minute_gpu, places)
         new._host, new._job, new._minute_host = self._host, self._job, self._minute_host
-        for name in ("newest", "first", "running_since", "ran_at"):
+        new.started_steps = self.started_steps
+        for name in ("newest", "first", "running_since", "ran_at", "_since", "_pids", "_busy_s", "_early"):
             old = getattr(self, name)
             padded = np.concatenate((old, np.full((*old.shape[:-1], 1), np.nan)), axis=-1)
             setattr(new, name, padded[..., places])

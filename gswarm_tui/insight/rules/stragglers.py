@@ -1,0 +1,339 @@
+"""Rules about the one that the others wait for, and about stages that differ from the start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from gswarm_agent.metrics import PROCESS_COLUMNS
+from gswarm_tui.fleet.findings import CANNOT_TELL, NOTE, WASTE, Evidence
+from gswarm_tui.fleet.history import Floats
+from gswarm_tui.insight.effect import COSTS, WORK, leads, slowdown
+from gswarm_tui.insight.rule import APART, ODD_ONE, UNKNOWN, Match, Rule
+from gswarm_tui.insight.window import Mask, Window
+
+FOUR_MIN = 240.0
+TOO_FAR = 0.6
+"""A GPU that works while its peers hardly do isn't slow: it evaluates or saves, or they hang."""
+SLOWER = 0.07
+"""A loss of the job from which a straggler has an effect; a little less than what it costs."""
+FROM_START = 0.12
+"""A lead that was there from the start, when there is no slowdown to compare with, has to be larger."""
+WAITING_PCT, FED_PCT, STARVED_POINTS = 90.0, 10.0, 7.0
+"""The others wait at such a utilization; the one without input has so much less, but isn't idle."""
+ALIKE = 0.05
+"""GPUs of one slot or node whose means differ by at most this share do the same."""
+MOST = 8
+"""At most one in so many GPUs is an odd one out; more are a pattern."""
+
+
+def _lead_all_along(window: Window, signal: str, columns: list[int], least: float) -> list[int]:
+    """Return those GPUs whose lead holds in each of the last four minutes.
+
+    Where work is uneven from step to step, as with experts or packed sequences, the leader changes.
+    """
+    if not columns:
+        return []
+    blocks = window.blocks(signal, FOUR_MIN)
+    shares = np.array([1.0 - window.peers(one, window.settled)[columns] / one[columns] for one in blocks])
+    held = (shares >= least).all(axis=0) & (np.median(shares, axis=0) <= TOO_FAR)
+    return [at for at, holds in zip(columns, held.tolist(), strict=True) if holds]
+
+
+def _training(window: Window) -> Mask | None:
+    """Return the GPUs to compare, None while there is nothing to compare or most of them are idle."""
+    settled = window.settled
+    if window.starting or not window.covers(FOUR_MIN) or settled.sum() < 2:
+        return None
+    util = window.mean("util_pct", FOUR_MIN)[settled]
+    return None if np.isfinite(util).any() and np.nanmedian(util) < 50 else settled
+
+
+def _early_lead(window: Window, signal: str) -> Floats:
+    early = window.early(signal)
+    lead: Floats = np.nan_to_num(1.0 - window.peers(early, window.settled) / early)
+    return lead
+
+
+def _slow_gpu(window: Window) -> Iterable[Match]:
+    settled = _training(window)
+    if settled is None:
+        return
+    signal, lead = leads(window, FOUR_MIN)
+    ahead: list[int] = np.flatnonzero(lead >= COSTS - 0.005).tolist()
+    if not 0 < len(ahead) <= max(1, int(settled.sum()) // MOST):
+        return
+    ahead = _lead_all_along(window, signal, ahead, COSTS / 3)
+    early, since = _early_lead(window, signal), window.now - FOUR_MIN * window.scale
+    slower = slowdown(window, since)
+    busy, peers = window.mean(signal, FOUR_MIN), window.peers(window.mean(signal, FOUR_MIN), settled)
+    comparable = len(window.nodes) >= 4 or window.pp > 1
+    spinning = window.peers(window.mean("util_pct", FOUR_MIN), settled)
+    clock = window.mean("sm_clock_mhz", FOUR_MIN)
+    clocks = window.peers(clock, settled)
+    for at in ahead:
+        always = early[at] > lead[at] / 2
+        # Stages without replicas can't be told from a slow GPU, and servers differ by their requests.
+        if always and not (comparable and lead[at] >= FROM_START and spinning[at] >= WAITING_PCT):
+            continue
+        if not always and slower is not None and slower < SLOWER and not window.is_open("slow_gpu", at):
+            continue
+        others = int(settled.sum()) - 1
+        evidence = [Evidence(signal, round(float(busy[at]), 1), round(float(peers[at]), 1), "%")]
+        if np.isfinite(clock[at]):
+            evidence.append(
+                Evidence("sm_clock_mhz", round(float(clock[at])), round(float(clocks[at])), "MHz")
+            )
+        yield Match(
+            window.gpus[at].node,
+            at,
+            window.started_at if always else since,
+            f"waits least: busy {busy[at]:.0f} %",
+            tuple(evidence),
+            f"the other {others} {peers[at]:.0f} %",
+            ("from the start",) if always else (),
+            # The lead overestimates the loss: nobody computes while all communicate.
+            lost=(slower if slower is not None and slower >= SLOWER else float(lead[at])) * others,
+        )
+
+
+def _input_straggler(window: Window) -> Iterable[Match]:
+    settled = _training(window)
+    if settled is None:
+        return
+    util = window.mean("util_pct", FOUR_MIN)
+    peers = window.peers(util, settled)
+    low = settled & (peers >= WAITING_PCT) & (util <= peers - STARVED_POINTS)
+    if not low.any() or 2 * low.sum() > settled.sum():
+        return
+    blocks = window.blocks("util_pct", FOUR_MIN)
+    # A rank that compiles, restarts or is stuck does nothing at all for a while.
+    low &= (blocks <= peers - STARVED_POINTS / 3).all(axis=0) & (blocks >= FED_PCT).all(axis=0)
+    early = window.early("util_pct")
+    always = early <= window.peers(early, settled) - STARVED_POINTS / 2
+    since = window.now - FOUR_MIN * window.scale
+    slower = slowdown(window, since)
+    for node in np.unique(window.node_at[low]).tolist():
+        here = window.node_at == node
+        mine: list[int] = np.flatnonzero(low & here).tolist()
+        single = len(mine) == 1 and int((settled & here).sum()) > 1
+        if len(mine) > 1 and 3 * len(mine) < 2 * int((settled & here).sum()):
+            continue
+        cost = float(np.median(1.0 - util[mine] / peers[mine]))
+        host = _host_evidence(window, node, mine)
+        at_once = bool(always[mine].all())
+        index = window.gpus[mine[0]].facts.index if single else None
+        known = ("input_straggler", window.nodes[node], index) in window.open
+        if at_once:
+            # Stages of a pipeline differ from the start as well; only the host tells.
+            if not host:
+                continue
+        # If the job loses far more than the GPU idles, it isn't this GPU's input that it waits for.
+        elif slower is None or not SLOWER - SLOWER * known <= slower <= 1.5 * cost + 0.1:
+            continue
+        others = int(settled.sum()) - len(mine)
+        yield Match(
+            window.nodes[node],
+            mine[0] if single else None,
+            window.started_at if at_once else since,
+            f"GPU busy {np.median(util[mine]):.0f} %",
+            (
+                Evidence(
+                    "util_pct",
+                    round(float(np.median(util[mine]))),
+                    round(float(np.median(peers[mine]))),
+                    "%",
+                ),
+                *host,
+            ),
+            f"the other {others} wait at {np.median(peers[mine]):.0f} %",
+            tuple(_host_words(one) for one in host[:1]),
+            lost=cost * others,
+        )
+
+
+def _host_words(one: Evidence) -> str:
+    return f"{one.metric} {one.value}" + (f" {one.unit}" if one.unit else "")
+
+
+def _host_evidence(window: Window, node: int, columns: list[int]) -> list[Evidence]:
+    """Return what shows that a node or a rank waits for data or for its CPUs, unlike the others."""
+    found = []
+    for signal, above in (("job_psi_io_pct", 5), ("psi_io_pct", 5), ("cpu_iowait_pct", 5)):
+        values = window.mean(signal, FOUR_MIN)
+        others = np.delete(values, node)
+        usual = float(np.nanmedian(others)) if np.isfinite(others).any() else 0.0
+        if values[node] >= usual + above:
+            found.append(Evidence(signal, round(float(values[node])), round(usual), "%"))
+    cpu_at = PROCESS_COLUMNS.index("cpu_pct")
+    for at in columns:
+        for one in window.own_processes(at):
+            if one.state == "D":
+                found.append(Evidence("state", f"D in {one.wchan}" if one.wchan else "D"))
+            elif (one.row[cpu_at] or 0) >= 95:
+                found.append(Evidence("cpu_pct", round(one.row[cpu_at] or 0), None, "%"))
+    return found
+
+
+def _uneven(window: Window) -> Iterable[Match]:
+    settled = _training(window)
+    if settled is None or settled.sum() < 2:
+        return
+    for signal in (*WORK[:1], "util_pct"):
+        mean, early = window.mean(signal, FOUR_MIN), window.early(signal)
+        usable = settled & np.isfinite(mean) & np.isfinite(early) & (mean >= 5)
+        if usable.sum() < 2 or np.ptp(mean[usable]) < COSTS * mean[usable].max():
+            continue
+        for by, place in (("slot", window.slot), ("node", window.node_at)):
+            groups = [np.flatnonzero(usable & (place == one)) for one in np.unique(place[usable])]
+            if len(groups) < 2 or (len(window.nodes) > 1 and max(len(group) for group in groups) < 2):
+                continue
+            middles = [np.array([np.median(of[group]) for group in groups]) for of in (mean, early)]
+            alike = all(np.ptp(mean[group]) <= ALIKE * mean[group].mean() for group in groups)
+            lost = [1.0 - middle.min() / middle.max() for middle in middles]
+            most = int(middles[0].argmax())
+            if not (alike and min(lost) >= COSTS and middles[1][most] >= 0.97 * middles[1].max()):
+                continue
+            nodes = tuple(dict.fromkeys(window.gpus[at].node for at in np.flatnonzero(usable).tolist()))
+            name = (
+                f"slot {window.slot[groups[most][0]]}"
+                if by == "slot"
+                else window.nodes[window.node_at[groups[most][0]]]
+            )
+            yield Match(
+                None,
+                None,
+                window.started_at,
+                f"{name} busiest at {middles[0].max():.0f} %",
+                (
+                    Evidence(
+                        signal,
+                        round(float(middles[0].max())),
+                        round(float(np.median(middles[0]))),
+                        "%",
+                    ),
+                ),
+                f"the least busy {by} at {middles[0].min():.0f} %",
+                ("the same since the start",),
+                nodes=nodes,
+            )
+            return
+
+
+def _starting(window: Window) -> Iterable[Match]:
+    active = window.active
+    waiting = active & ~window.settled
+    if not active.any() or not window.starting or not waiting.any():
+        return
+    nodes = tuple(dict.fromkeys(window.gpus[at].node for at in np.flatnonzero(waiting).tolist()))
+    since = float(np.median(window.running_since[active]))
+    count, of = int(waiting.sum()), int(active.sum())
+    yield Match(
+        None,
+        None,
+        since,
+        f"starting: {count} of {of} GPUs not busy yet",
+        (Evidence("gpus_not_busy", count, of),),
+        nodes=nodes,
+    )
+
+
+def _cannot_tell(window: Window) -> Iterable[Match]:
+    if _training(window) is None:
+        return
+    since = window.now - FOUR_MIN * window.scale
+    slower = slowdown(window, since)
+    if slower is None or slower < 0.1:
+        return
+    nodes = tuple(dict.fromkeys(gpu.node for gpu in window.gpus))
+    yield Match(
+        None,
+        None,
+        since,
+        f"slower by {100 * slower:.0f} %",
+        (Evidence("bytes_or_steps", round(100 * (1 - slower)), 100, "%"),),
+        "",
+        ("cannot tell which rank",),
+        nodes=nodes,
+    )
+
+
+RULES = (
+    Rule(
+        "slow_gpu",
+        "One GPU is slower than its peers, and nothing holds its clock down",
+        WASTE,
+        ODD_ONE,
+        ("util_pct", "mem_util_pct"),
+        "4 min",
+        "works for 9 % more of the time than its peers in each of 4 minutes, and the job got 7 % slower",
+        "Minder (4 min), PRISM (equal GPUs differ by up to 14 % in one GEMM), MegaScale (0.5 % of machines)",
+        "Leave {node} out and see whether the job gets faster; run a GEMM benchmark on {gpu}",
+        "In lock-step all wait for the slowest. It waits least, so it is busier than the others.",
+        "Another GPU leads each minute, as with experts or packed sequences, or the job is no slower.",
+        "A rank that has more work, as the last stage of a pipeline, looks the same: give --roles.",
+        _slow_gpu,
+    ),
+    Rule(
+        "input_straggler",
+        "The others wait for one node or rank that waits for its input",
+        WASTE,
+        ODD_ONE,
+        ("util_pct", "processes"),
+        "4 min",
+        "busy for 7 points less than its peers, which spin at 90 % or more, and the job got 7 % slower",
+        "TraceML, TraceLens issue 599; the thresholds are our own",
+        "Look at data, disk and CPUs of {gpu}: workers, prefetch, a local copy; or leave {node} out",
+        "GPUs that wait in a collective operation look busy. The one that they wait for doesn't.",
+        "All GPUs idle alike, the job is no slower, or that GPU does nothing at all, as while it compiles.",
+        "A rank that does other work on its CPUs, such as logging, looks the same.",
+        _input_straggler,
+    ),
+    Rule(
+        "uneven_stages",
+        "Some ranks have had less to do since the start, alike on all nodes",
+        NOTE,
+        APART,
+        ("util_pct", "mem_util_pct"),
+        "4 min",
+        "slots or nodes whose means differ by 9 % since the start, with equal GPUs in each",
+        "ByteDance's what-if analysis (arXiv 2505.05713): imbalance is more frequent than bad hardware",
+        "Split the layers anew or use more microbatches; give --roles pp=N to compare stages",
+        "Stages of a pipeline with fewer layers wait for the others. It is no fault of a GPU.",
+        "The difference began later, or a single GPU differs.",
+        "A node that was slow from the start looks like a stage that has more work.",
+        _uneven,
+    ),
+    Rule(
+        "starting",
+        "The job is starting",
+        NOTE,
+        APART,
+        ("util_pct", "processes"),
+        "at once",
+        "a GPU with a process wasn't busy (20 %) for 60 s, for at most 10 min",
+        "Aegis, DLRover (first steps take minutes)",
+        "Wait; the rules for slow jobs look once all GPUs were busy",
+        "Loading, compiling and the first steps take minutes and look like faults.",
+        "All GPUs that have a process were busy for a minute.",
+        "A rank that never starts is silent for 10 minutes.",
+        _starting,
+        early=True,
+    ),
+    Rule(
+        CANNOT_TELL,
+        "Something is slow, and the samples don't say which rank",
+        NOTE,
+        UNKNOWN,
+        ("util_pct",),
+        "4 min",
+        "10 % fewer bytes or steps than in the better minutes of the last hour; no other rule names a cause",
+        "Greyhound validates changes of 10 % or more",
+        "Ask the job: set marks with a value step, or dump the stacks of a few ranks with py-spy",
+        "A slowdown is worth knowing even if nobody is named.",
+        "Another rule names the cause, or the job starts, evaluates or saves a checkpoint.",
+        "A new phase of training with other batch sizes moves fewer bytes, too.",
+        _cannot_tell,
+    ),
+)
