@@ -1,4 +1,4 @@
-"""Text of a summary: lines on the whole period, tables of nodes and GPUs, and outliers."""
+"""Text of a summary: lines on the whole period, and tables of nodes and GPUs."""
 
 from __future__ import annotations
 
@@ -248,29 +248,3 @@ def process_table(processes: Iterable[ProcessPeaks]) -> TextTable:
     ]
     names = ("GPU", "pid", "rank", "GPU memory", "SM %", "CPU %", "memory", "command", "user")
     return TextTable(names, rows, frozenset({1, 2, 3, 4, 5, 6}))
-
-
-_EXTREMES: tuple[tuple[str, Callable[[Figures], float | None], Callable[[float], str]], ...] = (
-    ("least utilised", lambda one: one.util_mean_pct, percent),
-    ("most utilised", lambda one: one.util_mean_pct, percent),
-    ("most bubbles", lambda one: one.bubble_share, share),
-    ("most throttled", lambda one: part_of(throttled_s(one), one.measured_s), share),
-    ("most power", lambda one: one.power_mean_w, watts),
-    ("least power", lambda one: one.power_mean_w, watts),
-    ("most memory", lambda one: part_of(one.mem_used_max_mib, one.mem_total_mib), share),
-    ("hottest", lambda one: one.temp_max_c, celsius),
-    ("least coverage", lambda one: one.coverage, share),
-)
-
-
-def outliers(figures: Sequence[Figures]) -> list[LabelledLine]:
-    """Return the GPUs at the extremes of each figure that differs between GPUs."""
-    lines = []
-    for label, value_of, shown in _EXTREMES:
-        least = label.startswith("least")
-        known = [(value, one.label) for one in figures if (value := value_of(one)) is not None]
-        known.sort(key=lambda pair: pair[0] if least else -pair[0])
-        if known and shown(known[0][0]) != shown(known[-1][0]):
-            extremes = [pair for pair in known[:3] if least or shown(pair[0]) != shown(0.0)]
-            lines.append((label, ", ".join(f"{name} {shown(value)}" for value, name in extremes)))
-    return lines

@@ -2,54 +2,104 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Any, cast
 
-from gswarm_tui.commands.recording_choice import add_session, open_session
-from gswarm_tui.common.errors import printable
+from gswarm_tui.analysis import periods
+from gswarm_tui.analysis.periods import Period
+from gswarm_tui.commands.recording_choice import add_session, choose_session, open_source, parse_words
+from gswarm_tui.commands.site_mail import site_mail
+from gswarm_tui.common.errors import UserError, print_notice, printable, quote
+from gswarm_tui.common.quantities import duration, first_of, gpu_time, plural
 from gswarm_tui.fleet.findings import CANNOT_TELL, Finding
+from gswarm_tui.insight import notes
+from gswarm_tui.insight.catalogue import RULES
 from gswarm_tui.insight.recorded import Diagnosis, diagnose
 from gswarm_tui.insight.watch import time_scale
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.json_output import print_json, utc
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.store.querying.arrays import ArraySource
+from gswarm_tui.store.querying.results import QuerySource
 
 SHOWN = 3
 """Findings that are printed in full; the rest is counted."""
+NODES_SHOWN = 4
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Print what the rules find in a session. Raises UserError, StoreError."""
+    """Print what the rules find; return 0, whatever they find. Raises UserError, StoreError."""
     parser = CommandParser(
         "diagnose",
-        "[SESSION] [--db PATH] [--json] [--all]",
+        "[SESSION] [--db PATH] [--json] [--all] [--roles pp=N] [--for-site]",
         "Find what slows or ends a job: who, since when, by which numbers, at what cost, and what to do.",
     )
-    add_session(parser)
+    add_session(parser, "the whole newest recording")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--all", action="store_true", help="print all findings, not only three")
+    parser.add_argument("--roles", metavar="pp=N", default="", help="compare within N pipeline stages")
+    parser.add_argument("--for-site", action="store_true", help="print a mail to the site's administrators")
     arguments = parser.read(args)
-    with (
-        open_session(arguments.session, arguments.db, environ) as (source, period),
-        Progress(f"diagnosing {printable(period.name)}") as progress,
-    ):
-        found = diagnose(
-            cast(ArraySource, source),
-            period.recording_id,
-            period.started_at.replace(tzinfo=UTC).timestamp(),
-            period.until.replace(tzinfo=UTC).timestamp(),
-            scale=time_scale(environ),
-            progress=progress.report,
-        )
-    if arguments.json:
-        print_json(as_json(found))
-        return 0
-    shown = found.findings if arguments.all else found.findings[:SHOWN]
-    for finding in shown:
-        print(f"{finding.severity}  {finding.sentence}")
+    stages = _stages(arguments.roles)
+    named = parse_words(arguments.session, arguments.db)
+    with contextlib.closing(open_source(named.file, environ)) as source:
+        period = choose_session(source, named.name) if named.name else _whole(source)
+        with Progress(f"diagnosing {printable(period.name)}") as progress:
+            found = diagnose_period(source, period, environ, pp=stages, progress=progress)
+        if arguments.for_site:
+            if mail := site_mail(source, period, found.findings):
+                print(mail)
+            else:
+                print_notice("no finding names a node that the site could mend")
+            return 0
+        if arguments.json:
+            print_json(as_json(found))
+            return 0
+        _print_text(found, period, source, everything=arguments.all)
     return 0
+
+
+def diagnose_period(
+    source: QuerySource,
+    period: Period,
+    environ: Mapping[str, str],
+    *,
+    pp: int = 0,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """Look with all rules at a session or recording. Raises StoreError."""
+    return diagnose(
+        cast(ArraySource, source),
+        period.recording_id,
+        period.started_at.replace(tzinfo=UTC).timestamp(),
+        period.until.replace(tzinfo=UTC).timestamp(),
+        scale=time_scale(environ),
+        pp=pp,
+        progress=(lambda _: None) if progress is None else progress.report,
+    )
+
+
+def _stages(text: str) -> int:
+    """Return the number of pipeline stages in ``pp=N``, 0 without a text. Raises UserError."""
+    number = text.removeprefix("pp=")
+    if text and not (text.startswith("pp=") and number.isdecimal() and 2 <= int(number) <= 1024):
+        raise UserError(f"--roles: {quote(text)} isn't pp=N; name the number of pipeline stages, as in pp=4.")
+    return int(number or 0)
+
+
+def _whole(source: QuerySource) -> Period:
+    """Return the newest recording, as a job is slow whatever sessions its user named. Raises UserError."""
+    recordings = periods.load_recordings(source)
+    if not recordings:
+        return periods.find_period(source)
+    if len(recordings) > 1:
+        older = ", ".join(one.name for one in recordings[:-1])
+        print_notice(f"{source.path} has {len(recordings)} recordings; using the newest. Others: {older}.")
+    return recordings[-1]
 
 
 def as_json(found: Diagnosis) -> dict[str, Any]:
@@ -64,7 +114,75 @@ def as_json(found: Diagnosis) -> dict[str, Any]:
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:
-    """Return a finding as a JSON object; times are ISO 8601 in UTC."""
+    """Return a finding as a JSON object; times are ISO 8601 in UTC, numbers that aren't finite are null."""
     plain = finding.plain()
     del plain["finding_id"]
-    return plain | {name: utc(plain[name]) for name in ("since", "until")}
+    evidence = [{key: _finite(value) for key, value in one.items()} for one in plain["evidence"]]
+    times = {name: utc(plain[name]) for name in ("since", "until")}
+    return plain | times | {"evidence": evidence, "gpu_hours": round(_finite(finding.gpu_hours) or 0.0, 6)}
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _print_text(found: Diagnosis, period: Period, source: QuerySource, *, everything: bool) -> None:
+    from gswarm_tui.printing.table import print_labelled
+
+    began, until = (_local(at.replace(tzinfo=UTC).timestamp()) for at in (period.started_at, period.until))
+    job = f" · job {period.job}" if period.job else ""
+    print(printable(f"{period.name} · {source.path}"))
+    print(printable(f"{began} to {until} · {duration(period.seconds)}{job}"), end="\n\n")
+    print_labelled([("GPU time", notes.ledger_text(found.ledger))], sys.stdout)
+    named = [one for one in found.findings if one.kind != CANNOT_TELL]
+    unnamed = [one for one in found.findings if one.kind == CANNOT_TELL]
+    shown = named if everything else [one for one in named if not one.dismissed][:SHOWN]
+    for finding in shown:
+        print()
+        print_labelled(_finding_lines(finding), sys.stdout)
+    print()
+    rest = [one for one in named if one not in shown]
+    lines = [("more", f"{notes.counted(rest)}; --all prints them")] if rest else []
+    lines += [(CANNOT_TELL.replace("_", " "), one.sentence) for one in unnamed]
+    lines += [] if named or unnamed else [("no finding", "the rules found nothing in what they watched")]
+    lines.append(("watched", _watched(found)))
+    if found.not_measured:
+        lines.append(("not measured", _missing(found.not_measured, found.nodes)))
+    lines.append(("last look", _local(found.looked_at)))
+    print_labelled(lines, sys.stdout)
+
+
+def _finding_lines(finding: Finding) -> list[tuple[str, str]]:
+    """Return the labelled lines of a finding in full."""
+    holds = "still holds" if finding.until is None else f"until {_local(finding.until)}"
+    cost = f", {gpu_time(3600 * finding.gpu_hours)} lost" if finding.gpu_hours > 0 else ""
+    label = "dismissed" if finding.dismissed else finding.severity
+    lines = [
+        (label, notes.what(finding)),
+        ("when", f"since {_local(finding.since)}, {holds}{cost}"),
+        ("evidence", notes.evidence_text(finding.evidence)),
+        ("to do", finding.advice),
+        ("", notes.exclude_line([finding])),
+        ("rule", f"{finding.kind}: {finding.source}"),
+    ]
+    return [line for line in lines if line[1]]
+
+
+def _watched(found: Diagnosis) -> str:
+    return f"{plural(found.nodes, 'node')}, {plural(found.gpus, 'GPU')}, by {plural(len(RULES), 'rule')}"
+
+
+def _missing(missing: Mapping[str, Sequence[str]], nodes: int) -> str:
+    """Return what isn't measured: signals by the nodes that lack them."""
+    signals: dict[tuple[str, ...], list[str]] = {}
+    for signal, lacking in missing.items():
+        signals.setdefault(tuple(lacking), []).append(signal)
+    parts = []
+    for lacking, names in signals.items():
+        where = "all nodes" if len(lacking) >= nodes else first_of(lacking, NODES_SHOWN)
+        parts.append(f"{', '.join(names)} ({where})")
+    return "; ".join(parts)
+
+
+def _local(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC).astimezone():%Y-%m-%d %H:%M:%S}"

@@ -118,13 +118,13 @@ def choose_session(source: QuerySource, name: str) -> Period:
     return period
 
 
-def add_session(parser: CommandParser) -> None:
-    """Add the positional argument SESSION, words that ``open_session`` takes."""
+def add_session(parser: CommandParser, usual: str = "newest") -> None:
+    """Add the positional argument SESSION, words of ``open_session``; the help names the ``usual`` one."""
     parser.add_argument(
         "session",
         nargs="*",
         metavar="SESSION",
-        help='name, number, "recording 1" for a whole one, or run.duckdb:train (default: newest)',
+        help=f'name, number, "recording 1" for a whole one, or run.duckdb:train (default: {usual})',
     )
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import textwrap
+import shlex
 from collections.abc import Mapping, Sequence
-from typing import TextIO
 
 from gswarm_tui.analysis import summary_text
 from gswarm_tui.analysis.profiles import longest_kernels, profile_line
@@ -17,27 +16,31 @@ from gswarm_tui.analysis.summary_data import (
     summarize,
 )
 from gswarm_tui.analysis.summary_text import TextTable
+from gswarm_tui.commands.diagnose import diagnose_period
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import add_session, open_session
 from gswarm_tui.common.errors import UserError, printable
+from gswarm_tui.insight.notes import closing_note
+from gswarm_tui.insight.recorded import MOST_SAMPLES
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing import formats
 from gswarm_tui.printing.progress import Progress
+from gswarm_tui.store.querying.results import QuerySource
 
 ALL, NODE, GPU, PROCESS = WAYS = ("all", "node", "gpu", "process")
 _FEW_NODES, _FEW_GPUS = 24, 16
-"""Longer tables are printed only with --by; of more GPUs than this, only the outliers are printed."""
-_FIGURES, _OUTLIERS = ("figure", "value"), ("outliers", "GPUs")
+"""Longer tables are printed only with --by."""
+_FIGURES, _FINDINGS = ("figure", "value"), ("findings", "")
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print a summary. Raises UserError, StoreError."""
-    from gswarm_tui.printing.table import show
+    from gswarm_tui.printing.table import print_labelled, show
 
     parser = CommandParser(
         "summary",
-        "[SESSION] [--by all|node|gpu|process] [--db PATH]",
+        "[SESSION] [--by all|node|gpu|process] [--no-findings] [--db PATH]",
         "Summarise a session: utilisation, idle phases, energy, memory, throttling, coverage.",
     )
     add_session(parser)
@@ -45,6 +48,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     parser.add_argument(
         "--width", type=values.whole(40, 1000), metavar="N", help="columns of the text, as for a mail: 72"
     )
+    parser.add_argument("--no-findings", action="store_true", help="leave out what the rules find")
     formats.add_options(parser)
     arguments = parser.read(args)
     form = formats.parse_output_options(arguments)
@@ -71,6 +75,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
                 "lists others, and gswarm-tui sql 'FROM event_log' the events."
             )
         blocks = _blocks(summary, listed, arguments.by, profiled, kernels)
+        if arguments.by is None and not arguments.no_findings and summary.whole is not None:
+            blocks.append(TextTable(_FINDINGS, _note(source, summary, environ), frozenset()))
         name, path, times = (
             printable(text) for text in (period.name, str(source.path), summary_text.heading(summary))
         )
@@ -85,9 +91,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
                 note = f"{printable(period.note)}\n" if period.note else ""
                 out.write(f"{name} · {path}\n{times}\n{note}")
                 for table in blocks:
-                    out.write("\nOutliers\n" if table.names == _OUTLIERS else "\n")
-                    if table.names in (_FIGURES, _OUTLIERS):
-                        _lines(table.rows, out, arguments.width)
+                    out.write("\n")
+                    if table.names in (_FIGURES, _FINDINGS):
+                        print_labelled(table.rows, out, arguments.width)
                         continue
                     show(
                         table.names,
@@ -107,7 +113,7 @@ def _blocks(
     profiled: str,
     kernels: TextTable | None,
 ) -> list[TextTable]:
-    """Return what is printed: figures, tables, and outliers instead of a long table."""
+    """Return what is printed: figures and tables."""
     lines = summary_text.summary_lines(summary)
     if profiled:
         lines.append(("profiles", profiled))
@@ -121,19 +127,15 @@ def _blocks(
         blocks.append(summary_text.figures_table(summary.gpus))
     if kernels is not None and kernels.rows:
         blocks.append(kernels)
-    if by is None and not few and (outliers := summary_text.outliers(summary.gpus)):
-        blocks.append(TextTable(_OUTLIERS, outliers, frozenset()))
     return blocks
 
 
-def _lines(lines: Sequence[Sequence[str]], out: TextIO, width: int | None) -> None:
-    """Write labelled lines; long ones wrap at commas and semicolons."""
-    from gswarm_tui.printing.table import width_of
-
-    labels = max((len(label) for label, _ in lines), default=0) + 2
-    room = max(40, (width or width_of(out) or 120) - labels)
-    for label, words in lines:
-        parts = printable(words).replace(" ", "\0").replace(",\0", ", ").replace(";\0", "; ")
-        filled = textwrap.fill(parts, room, break_on_hyphens=False)
-        text = textwrap.indent(filled, " " * labels).replace("\0", " ")
-        out.write(label + text[len(label) :] + "\n")
+def _note(source: QuerySource, summary: Summary, environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return what the rules find; of many samples, which command looks for it."""
+    period = summary.period
+    command = f"gswarm-tui diagnose --db={shlex.quote(str(source.path))} -- {shlex.quote(period.name)}"
+    if summary.whole is None or summary.whole.samples > MOST_SAMPLES:
+        return [("findings", f"{command} looks for them in all samples")]
+    with Progress(f"diagnosing {printable(period.name)}") as progress:
+        found = diagnose_period(source, period, environ, progress=progress)
+    return closing_note(found.findings, found.ledger, command)

@@ -24,6 +24,8 @@ from gswarm_tui.store.reading.frames import PROCESSES_US
 from gswarm_tui.store.reading.recording_reader import RecordingReader
 from gswarm_tui.store.sql.schema import PROCESS_KEYS, micros
 
+MOST_SAMPLES = 5_000_000
+"""Of more GPU samples, summaries and reports name the command instead of looking at them all."""
 HISTORY_S = 600.0
 """Rules compare with what was before: they look this long before the start of a session, too."""
 SILENT_S = 900.0

@@ -93,3 +93,15 @@ def _cell(text: str, width: int, right: bool, uncut: bool) -> str:
     if cells > width and not uncut:
         return set_cell_size(text, width - 1) + "…"
     return " " * (width - cells) + text if right else text + " " * (width - cells)
+
+
+def print_labelled(lines: Iterable[Sequence[str]], out: TextIO, width: int | None = None) -> None:
+    """Write labelled lines; long ones wrap at spaces that don't stand between a number and its unit."""
+    listed = list(lines)
+    labels = max((len(label) for label, _ in listed), default=0) + 2
+    room = max(40, (width or width_of(out) or 120) - labels)
+    for label, words in listed:
+        parts = printable(words).replace(" ", "\0").replace(",\0", ", ").replace(";\0", "; ")
+        filled = textwrap.fill(parts, room, break_on_hyphens=False)
+        text = textwrap.indent(filled, " " * labels).replace("\0", " ")
+        out.write(label + text[len(label) :] + "\n")

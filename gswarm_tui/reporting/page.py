@@ -19,7 +19,6 @@ from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary_text import (
     TextTable,
     figures_table,
-    outliers,
     part_of,
     process_table,
     share,
@@ -37,7 +36,9 @@ from gswarm_tui.common.quantities import (
     watts,
 )
 from gswarm_tui.fleet.events import json_object
+from gswarm_tui.fleet.findings import Finding
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
+from gswarm_tui.insight import notes
 from gswarm_tui.plotting.annotations import MOST_EVENTS as MOST_EVENTS_READ
 from gswarm_tui.plotting.timescale import moment, zone_name
 from gswarm_tui.reporting.report_data import ReportData
@@ -92,7 +93,7 @@ class Report:
             zone=zone_name(self.period.started_at, self.zone),
             hosts=hosts.fold(dict.fromkeys(str(row["node"]) for row in facts.nodes)),
             alone=self._profiles_alone,
-            outliers=outliers(summary.gpus),
+            notes=notes,
             partial=[
                 (one.node, share(one.coverage), duration(one.covered_s), f"{one.frames:,}")
                 for one in summary.covered
@@ -162,6 +163,18 @@ class Report:
                 Cell(row["message"] + (f" ({row['detail']})" if row["detail"] else ""), "text"),
             )
             for row in events[: MOST.events]
+        ]
+
+    def finding_rows(self, findings: Sequence[Finding]) -> list[tuple[object, ...]]:
+        """Return the rows of findings."""
+        return [
+            (
+                "dismissed" if one.dismissed else one.severity,
+                Cell(notes.what(one), "text"),
+                Cell(notes.evidence_text(one.evidence), "text"),
+                Cell(f"{one.advice}. {notes.exclude_line([one])}".strip(), "text"),
+            )
+            for one in findings
         ]
 
     def mark_rows(self) -> list[tuple[object, ...]]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC
+from typing import Any, cast
 
 from gswarm_agent.frame import INFO
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.profiles import longest_kernels, profile_line
 from gswarm_tui.analysis.summary_data import ProcessPeaks, Summary, processes, summarize
 from gswarm_tui.analysis.summary_text import TextTable
+from gswarm_tui.insight.recorded import MOST_SAMPLES, Diagnosis, diagnose
+from gswarm_tui.insight.watch import time_scale
 from gswarm_tui.plotting.annotations import MOST_EVENTS
 from gswarm_tui.store.figures.definitions import MINE
+from gswarm_tui.store.querying.arrays import ArraySource
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.first_events import first_events
 
@@ -23,7 +28,7 @@ class ReportData:
     """Rows by column name: the recording, its nodes, incidents, other events, marks.
 
     Not all events were read if ``more_events``. ``profiled`` describes the profiles of the time, empty
-    without any, and ``kernels`` are their longest.
+    without any, and ``kernels`` are their longest. ``diagnosis`` is None without samples, and with too many.
     """
 
     recording: Row
@@ -36,6 +41,7 @@ class ReportData:
     more_events: bool
     profiled: str
     kernels: TextTable
+    diagnosis: Diagnosis | None
 
 
 _NODES = f"""
@@ -58,10 +64,16 @@ def load_report_data(source: QuerySource, period: Period) -> ReportData:
     recording = source.query("FROM recordings WHERE recording_id = ?", period.recording_id).dicts()[0]
     rows = source.query(_EVENTS, period.recording_id, period.started_at, period.until).dicts()
     events = [row for row in rows if row["kind"] != "mark"]
+    summary = summarize(source, period)
+    diagnosis = None
+    if summary.whole is not None and summary.whole.samples <= MOST_SAMPLES:
+        bounds = (at.replace(tzinfo=UTC).timestamp() for at in (period.started_at, period.until))
+        arrays, scale = cast(ArraySource, source), time_scale(os.environ)
+        diagnosis = diagnose(arrays, period.recording_id, *bounds, scale=scale)
     return ReportData(
         recording=recording,
         nodes=source.query(_NODES, period.recording_id).dicts(),
-        summary=summarize(source, period),
+        summary=summary,
         processes=processes(source, period),
         incidents=[row for row in events if row["severity"] != INFO],
         others=[row for row in events if row["severity"] == INFO],
@@ -69,4 +81,5 @@ def load_report_data(source: QuerySource, period: Period) -> ReportData:
         more_events=len(rows) == MOST_EVENTS,
         profiled=profile_line(source, period),
         kernels=longest_kernels(source, period),
+        diagnosis=diagnosis,
     )

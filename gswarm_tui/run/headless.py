@@ -6,6 +6,7 @@ It has no screen: screens, commands and servers are its clients.
 from __future__ import annotations
 
 import asyncio
+import json
 import mmap
 import os
 import shlex
@@ -45,6 +46,8 @@ RECONNECTED_S = 15.0
 NAMES_MOST = 80
 """Longer host lists are printed as a number of nodes."""
 PARENT_KILLED = "the process that had started the recorder was killed"
+NOTE_BYTES = 16_384
+"""Room for what the rules found, in memory that is shared with the parent process."""
 STOPPED = 64
 """Bit in the exit status of a recorder that an intent ended, or that ended because nobody needs it."""
 
@@ -92,6 +95,7 @@ class Headless:
     runs_command: bool = False
     uid: str = field(default_factory=lambda: str(uuid.uuid4()))
     detached: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))
+    _note: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, NOTE_BYTES))
     _control: ControlServer | None = None
     _job_ended: bool = False
     _leaving: asyncio.TimerHandle | None = None
@@ -307,6 +311,7 @@ class Headless:
         }
         report["status"] = 1 if report["problems"] else 0
         if recorder is not None and ended.status is not None:
+            note = self._write_note(recorder.path)
             if not ended.holding and not ended.status.error:
                 from gswarm_tui.run.saved_options import remove_note
 
@@ -316,6 +321,7 @@ class Headless:
 
                 figures = quit_summary.recording_figures(recorder.path, recorder.recording_id)
                 report["lines"] += [figures] if figures else []
+                report["lines"] += note
                 report["next"] = quit_summary.next_commands(recorder.path)
             from gswarm_tui.store.recording.files import has_log
 
@@ -332,6 +338,26 @@ class Headless:
         for problem in report["problems"]:
             print_notice(problem)
         return report
+
+    def _write_note(self, path: Path) -> list[str]:
+        """Note for the parent process what the rules found, and return it as lines."""
+        from gswarm_tui.fleet.findings import in_order
+        from gswarm_tui.insight.notes import closing_note
+
+        fleet = self._hub.fleet
+        if fleet.examined is None:
+            return []
+        command = f"gswarm-tui diagnose --db={shlex.quote(str(path))}"
+        note = closing_note(in_order(fleet.findings.values()), fleet.examined.ledger, command)
+        written = json.dumps([[printable(part) for part in line] for line in note]).encode()
+        if len(written) <= NOTE_BYTES:
+            self._note[:] = written.ljust(NOTE_BYTES, b"\0")
+        return [f"{label:<10} {text}" for label, text in note]
+
+    def read_note(self) -> list[list[str]]:
+        """Return in the parent process what the rules found, as labels and texts."""
+        lines: list[list[str]] = json.loads(bytes(self._note).rstrip(b"\0") or b"[]")
+        return lines
 
     def _problems(self, ended: RunResult) -> list[str]:
         """Return a sentence for each failure of a run."""

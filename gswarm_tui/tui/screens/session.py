@@ -83,8 +83,6 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         lines = wrapped(summary_text.heading(summary, self.viewer.timezone), cells, "dim")
         lines += wrapped(summary.period.note, cells) if summary.period.note else []
         lines += [(Span(""),), *labelled(summary_text.summary_lines(summary), cells)]
-        ends = summary_text.outliers(summary.gpus)
-        lines += [(Span(""),), *labelled(ends, cells)] if len(summary.gpus) > 2 and ends else []
         return lines
 
     def _fill(self, table: TableView, details: SessionDetails) -> None:
