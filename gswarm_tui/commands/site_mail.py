@@ -30,7 +30,7 @@ MOST_XIDS = 10
 
 
 def site_mail(source: QuerySource, period: Period, findings: Sequence[Finding]) -> str:
-    """Return the mail about what the site can mend, notes only if that is all; empty without. Raises StoreError."""
+    """Return the mail about what the site can mend: notes only if that is all. Raises StoreError."""
     mendable = [one for one in findings if one.kind in notes.OF_NODES and not one.dismissed]
     chosen = [one for one in mendable if one.severity != NOTE] or mendable
     if not chosen:

@@ -16,12 +16,9 @@ from gswarm_tui.analysis.summary_data import (
     summarize,
 )
 from gswarm_tui.analysis.summary_text import TextTable
-from gswarm_tui.commands.diagnose import diagnose_period
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import add_session, open_session
 from gswarm_tui.common.errors import UserError, printable
-from gswarm_tui.insight.notes import closing_note
-from gswarm_tui.insight.recorded import MOST_SAMPLES
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing import formats
@@ -31,7 +28,7 @@ from gswarm_tui.store.querying.results import QuerySource
 ALL, NODE, GPU, PROCESS = WAYS = ("all", "node", "gpu", "process")
 _FEW_NODES, _FEW_GPUS = 24, 16
 """Longer tables are printed only with --by."""
-_FIGURES, _FINDINGS = ("figure", "value"), ("findings", "")
+_FIGURES, _FINDINGS = ("figure", "value"), ("note", "what the rules find")
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -132,6 +129,10 @@ def _blocks(
 
 def _note(source: QuerySource, summary: Summary, environ: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return what the rules find; of many samples, which command looks for it."""
+    from gswarm_tui.commands.diagnose import diagnose_period
+    from gswarm_tui.insight.notes import closing_note
+    from gswarm_tui.insight.recorded import MOST_SAMPLES
+
     period = summary.period
     command = f"gswarm-tui diagnose --db={shlex.quote(str(source.path))} -- {shlex.quote(period.name)}"
     if summary.whole is None or summary.whole.samples > MOST_SAMPLES:

@@ -76,13 +76,15 @@ def diagnose(
     watch = Watch(guarded(RULES, lambda rule, _: failed.append(f"rule {rule.kind}")))
     known: dict[str, Finding] = {}
     window: Window | None = None
-    before = watch.ledger.totals()
+    ledger = dict.fromkeys(watch.ledger.totals(), 0.0)
     for window in windows(reader, begin, end, scale=scale, pp=pp):
+        before = watch.ledger.totals()
         known |= {one.finding_id: one for one in watch.look(window)}
-        if window.now <= start:
-            before = watch.ledger.totals()
+        # The first and the last step may lie in the period in part.
+        inside = max(0.0, min(end, window.now) - max(start, window.now - window.step_s)) / window.step_s
+        for cause, seconds in watch.ledger.totals().items():
+            ledger[cause] += (seconds - before[cause]) * inside
         progress((window.now - begin) / max(1e-9, end - begin))
-    ledger = {cause: seconds - before[cause] for cause, seconds in watch.ledger.totals().items()}
     if window is None:
         return Diagnosis([], ledger, {}, start, start)
     known |= {one.finding_id: one for one in watch.open}
@@ -93,7 +95,8 @@ def diagnose(
         if one.until is None or one.until > start
     ]
     missing = not_measured(window, RULES) | {name: list(window.nodes) for name in failed}
-    return Diagnosis(in_order(found), ledger, missing, start, window.now, len(window.infos), len(window.gpus))
+    looked_at = min(end, window.now)
+    return Diagnosis(in_order(found), ledger, missing, start, looked_at, len(window.infos), len(window.gpus))
 
 
 def windows(
