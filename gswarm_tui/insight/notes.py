@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gswarm_tui.common.quantities import gpu_time, plural
 from gswarm_tui.fleet.findings import NOTE, SEVERITIES, Evidence, Finding
-from gswarm_tui.insight.catalogue import RULES
 
 OF_NODES = frozenset(
     (
@@ -85,7 +84,7 @@ def closing_note(
     lines = [("GPU time", ledger_text(ledger))]
     shown = [one for one in findings if not one.dismissed]
     if not shown:
-        return [*lines, ("findings", f"none by {plural(len(RULES), 'rule')}")]
+        return [*lines, ("findings", "none in what the rules watched")]
     first, *others = shown
     lines.append((first.severity, what(first)))
     if first.severity != NOTE:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 from typing import ClassVar
 
 from gswarm_tui.analysis import summary_text
 from gswarm_tui.analysis.queries import RecordingQueries, SessionDetails
 from gswarm_tui.fleet.event_groups import EventGroup, grouped
+from gswarm_tui.fleet.findings import in_order
 from gswarm_tui.fleet.sessions import Session
+from gswarm_tui.insight.notes import what
 from gswarm_tui.tui.actions import SESSION
 from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.drawing.text import clean
@@ -22,6 +25,8 @@ from gswarm_tui.tui.widgets.table import TableView
 ALL, NODES, GPUS, PROCESSES, EVENTS = "summary", "nodes", "GPUs", "processes", "events"
 TABLE_LEAST = 5
 """Lines of a table below the summary; with fewer it is only in its own view."""
+
+FINDINGS_SHOWN = 3
 
 
 class SessionScreen(ComputedScreen[SessionDetails]):
@@ -83,6 +88,12 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         lines = wrapped(summary_text.heading(summary, self.viewer.timezone), cells, "dim")
         lines += wrapped(summary.period.note, cells) if summary.period.note else []
         lines += [(Span(""),), *labelled(summary_text.summary_lines(summary), cells)]
+        began, ended = self.session.started_at, self.session.ended_at or math.inf
+        found = [
+            one for one in self.fleet.findings.values() if one.since < ended and (one.until or ended) > began
+        ]
+        named = [(one.severity, what(one)) for one in in_order(found)[:FINDINGS_SHOWN]]
+        lines += [(Span(""),), *labelled(named, cells)] if named else []
         return lines
 
     def _fill(self, table: TableView, details: SessionDetails) -> None:
