@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gswarm_tui.insight.rule import Rule
-from gswarm_tui.insight.rules import clocks, stragglers
+from gswarm_tui.insight.rules import clocks, placement, stragglers, use
 
-RULES: tuple[Rule, ...] = (*clocks.RULES, *stragglers.RULES)
+RULES: tuple[Rule, ...] = (*clocks.RULES, *stragglers.RULES, *placement.RULES, *use.RULES)
 BY_KIND = {rule.kind: rule for rule in RULES}

@@ -1,0 +1,388 @@
+"""Rules about where ranks run: their CPUs, their GPUs, and who else is on the node."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
+from gswarm_tui.fleet.findings import NOTE, WASTE, Evidence
+from gswarm_tui.fleet.history import Floats
+from gswarm_tui.insight.effect import behind_peers, slowdown
+from gswarm_tui.insight.rule import APART, LOCAL, Match, Rule
+from gswarm_tui.insight.window import OWN_CPU, Mask, Window
+
+SETTLED_S = 120.0
+"""Ranks count from this age on: while a job starts, they may be anywhere for a moment."""
+COSTS = 0.1
+CORES_EACH, PRESSED_PCT, PREEMPTED_S = 2.0, 20.0, 100.0
+"""Fewer cores a rank are few if tasks wait for a CPU this often, or the rank is preempted this often."""
+LOAD, TAKEN_PCT = 1.2, 20.0
+GHOST_MIB = 150, 1500
+"""Memory of a CUDA context without data; 300 to 600 MiB are usual."""
+FOREIGN_MIB, FOREIGN_PCT = 500, 10
+ALIKE_SHARE = 2 / 3
+"""A trait is usual if this share of the nodes has it."""
+_UNITS = {metric.name: metric.unit for metric in (*HOST_BY_NAME.values(), *GPU_BY_NAME.values())}
+
+
+def found(
+    window: Window,
+    hit: Mask,
+    since: Floats | float,
+    texts: tuple[str, str],
+    values: Mapping[str, npt.NDArray[Any]],
+    *,
+    by: str = "",
+    lost: Floats | float | None = None,
+) -> Iterator[Match]:
+    """Return matches for the GPUs of a mask: one for most nodes of the job, for a whole node, or for a GPU.
+
+    ``since`` is when it began for each GPU, or how many seconds it has held. ``texts`` are signal and
+    contrast, which may name the means of ``values``, the evidence by GPU. ``by`` "node" names only nodes, and
+    by "gpu" only GPUs. ``lost`` is what each GPU costs. If it is None, it is what the others lose by waiting,
+    and the match is a note if that can't be seen.
+    """
+    columns = np.flatnonzero(hit)
+    nodes = np.unique(window.node_at[columns]).tolist()
+    wide = by != "gpu" and len(nodes) > max(1, len(window.nodes) / 2)
+    size = np.bincount(window.node_at, minlength=len(window.nodes))
+    groups = [columns] if wide else []
+    for at in () if wide else nodes:
+        here = columns[window.node_at[columns] == at]
+        full = by == "node" or (by != "gpu" and len(here) == size[at])
+        groups += [here] if full else np.split(here, len(here))
+    for here in groups:
+        means = {name: float(np.nan_to_num(of_gpus[here]).mean()) for name, of_gpus in values.items()}
+        begun = window.now - since * window.scale if isinstance(since, float) else float(since[here].max())
+        cost = (
+            loss(window, here, begun, alone=not wide)
+            if lost is None
+            else np.broadcast_to(lost, hit.shape)[here].sum()
+        )
+        yield Match(
+            None if wide else window.gpus[here[0]].node,
+            None if wide or by == "node" or len(here) > 1 else int(here[0]),
+            begun,
+            texts[0].format(count=len(here), **means),
+            tuple(Evidence(name, round(mean, 1), None, _UNITS.get(name, "")) for name, mean in means.items()),
+            texts[1].format(count=len(here), **means),
+            lost=float(cost),
+            nodes=tuple(window.nodes[at] for at in nodes) if wide else (),
+            severity=NOTE if lost is None and not cost else "",
+        )
+
+
+def loss(window: Window, columns: npt.NDArray[np.intp], since: float, *, alone: bool) -> float:
+    """Return how many GPUs' worth of work is lost because of some GPUs, 0 where that can't be seen."""
+    share, waiting = slowdown(window, since) or 0.0, int(window.active.sum())
+    if alone:
+        waiting -= len(columns)
+        share = max(share, float(np.mean([behind_peers(window, at) or 0.0 for at in columns.tolist()])))
+    return share * waiting if share >= COSTS else 0.0
+
+
+def ranks(window: Window) -> Mask:
+    """Return which of the listed processes are settled ranks, each on the GPU where it has most memory."""
+    listed = window.listed
+    memory, node = np.nan_to_num(listed.number("gpu_memory_mib")), window.node_at[listed.column]
+    pid = np.array([one.pid for one in listed.samples], dtype=np.int64)
+    order = np.lexsort((-memory, pid, node))
+    most = np.ones(len(order), dtype=bool)
+    most[order[1:]] = (np.diff(pid[order]) != 0) | (np.diff(node[order]) != 0)
+    old = window.now - window.running_since[listed.column] >= SETTLED_S * window.scale
+    settled: Mask = most & listed.own & old & ~(listed.number("age_s") < SETTLED_S * window.scale)
+    return settled
+
+
+def pressure(window: Window) -> Floats:
+    """Return the share of time in which tasks waited for a CPU, for each node."""
+    share: Floats = np.fmax(window.mean("psi_cpu_pct", 60), window.mean("job_psi_cpu_pct", 60))
+    return share
+
+
+@lru_cache(maxsize=1024)
+def cores_each(masks: tuple[str | None, ...]) -> tuple[float, ...]:
+    """Return how many cores each rank of a node has, if ranks share those that several may use."""
+    sets = [_cores(mask) for mask in masks]
+    used = Counter(core for cores in sets for core in cores)
+    return tuple(sum(1 / used[core] for core in cores) if cores else np.nan for cores in sets)
+
+
+def _cores(mask: str | None) -> set[int]:
+    # The agent cuts lists at 256 characters, so that the end of a longer one isn't known.
+    if not mask or len(mask) >= 256:
+        return set()
+    parts = [part.partition("-") for part in mask.split(",")]
+    try:
+        return {core for low, _, high in parts for core in range(int(low), min(int(high or low), 65_535) + 1)}
+    except ValueError:
+        return set()
+
+
+def _few(window: Window) -> Floats:
+    """Return the cores of ranks that have too few and wait for them, by GPU; NaN for all others."""
+    listed, few = window.listed, np.full(len(window.gpus), np.nan)
+    node, chosen = window.node_at[listed.column], ranks(window)
+    waits = pressure(window)[node] >= PRESSED_PCT
+    waits |= listed.number("involuntary_switches_s") >= PREEMPTED_S
+    for at in np.unique(node[waits & chosen]).tolist():
+        here = np.flatnonzero(chosen & (node == at))
+        each = np.array(cores_each(tuple(listed.samples[one].cpus for one in here.tolist())))
+        odd = (each < CORES_EACH) & waits[here]
+        few[listed.column[here[odd]]] = each[odd]
+    return few
+
+
+def _few_cores(window: Window) -> Iterable[Match]:
+    cores, util = _few(window), window.mean("util_pct", 60)
+    texts = "{cores:.1f} cores a rank", "GPUs busy {util_pct:.0f} %"
+    for match in found(window, np.isfinite(cores), 60.0, texts, {"cores": cores, "util_pct": util}):
+        # A GPU that is busy all the time has enough with few cores.
+        busy = next(float(one.value) for one in match.evidence if one.metric == "util_pct")
+        yield replace(match, severity=WASTE) if busy < 90 else match
+
+
+def _numa(window: Window) -> Iterable[Match]:
+    listed, of_gpu = window.listed, np.array([gpu.facts.numa_node for gpu in window.gpus], dtype=np.float64)
+    theirs, wanted = listed.number("numa_node"), of_gpu[listed.column]
+    wrong = (theirs >= 0) & (wanted >= 0) & (theirs != wanted)
+    if not wrong.any():
+        return
+    wrong &= ranks(window)
+    of_rank = np.full(len(window.gpus), np.nan)
+    of_rank[listed.column[wrong]] = theirs[wrong]
+    # Where ranks share a GPU or too few cores, that is the reason.
+    of_rank[(shared(window)[0] > 1) | np.isfinite(_few(window))] = np.nan
+    texts = "CPUs of NUMA node {numa_node:.0f}", "the GPU's node is {numa_node_of_gpu:.0f}"
+    values = {"numa_node": of_rank, "numa_node_of_gpu": of_gpu}
+    yield from found(window, np.isfinite(of_rank), window.running_since, texts, values)
+
+
+def _taken(window: Window) -> Mask:
+    """Return the one node on which the CPU rose, tasks wait for it, and the job's ranks get less of it."""
+    count = len(window.nodes)
+    cpu, cpu_long = window.mean("cpu_pct", 60), window.mean("cpu_pct", 600)
+    own, own_long = (
+        np.bincount(window.node_at, np.nan_to_num(window.mean(OWN_CPU, seconds)), minlength=count)
+        for seconds in (60, 600)
+    )
+    if count >= 3 and np.isfinite(cpu).any():
+        before, own_before = np.full(count, np.nanmedian(cpu)), np.full(count, np.median(own))
+    else:
+        # With one or two nodes, the minutes before are the measure.
+        before, own_before = (10 * cpu_long - cpu) / 9, (10 * own_long - own) / 9
+    taken: Mask = (cpu - before >= TAKEN_PCT) & (own < 0.9 * own_before) & (pressure(window) >= PRESSED_PCT)
+    return taken if taken.sum() == 1 else np.zeros_like(taken)
+
+
+def _other_users(window: Window) -> Iterable[Match]:
+    values = {"cpu_pct": window.mean("cpu_pct", 60), "psi_cpu_pct": pressure(window)}
+    texts = "CPU {cpu_pct:.0f} %, more of it by other processes than your ranks", "which wait for it"
+    by_gpu = {name: of_nodes[window.node_at] for name, of_nodes in values.items()}
+    yield from found(window, _taken(window)[window.node_at], 60.0, texts, by_gpu, by="node")
+
+
+def _oversubscribed(window: Window) -> Iterable[Match]:
+    hosts = [info.hello.host if (info := window.infos.get(name)) else None for name in window.nodes]
+    cpus = np.array([host.cpus if host else None for host in hosts], dtype=np.float64)
+    load = window.host("load_1m", 60)
+    high = window.holds(load > LOAD * cpus, np.isfinite(load), 60) & ~(window.mean("cpu_pct", 60) < 80)
+    if not high.any():
+        return
+    chosen = ranks(window)
+    of_ranks = np.nan_to_num(window.listed.number("threads")[chosen])
+    threads = np.bincount(window.node_at[window.listed.column[chosen]], of_ranks, minlength=len(cpus))
+    high &= (threads > LOAD * cpus) & ~(pressure(window) < PRESSED_PCT) & ~_taken(window)
+    values = {"load_1m": window.mean("load_1m", 60), "threads": threads, "cpus": cpus}
+    texts = "load {load_1m:,.0f}", "{threads:,.0f} threads of ranks on {cpus:.0f} CPUs"
+    by_gpu = {name: of_nodes[window.node_at] for name, of_nodes in values.items()}
+    hit = high[window.node_at] & np.isnan(_few(window))
+    for match in found(window, hit, 60.0, texts, by_gpu, by="node"):
+        yield replace(match, severity=WASTE)
+
+
+def _foreign(window: Window) -> Iterable[Match]:
+    listed = window.listed
+    memory, sm = listed.number("gpu_memory_mib"), listed.number("sm_pct")
+    # Only the owner of a process can read its rank, so that one with a rank is the job's after all.
+    unranked = np.array([one.rank is None for one in listed.samples], dtype=bool)
+    alien = unranked & ~listed.own & window.active[listed.column]
+    for at in np.flatnonzero(alien & ((memory >= FOREIGN_MIB) | (sm >= FOREIGN_PCT))).tolist():
+        column, one = int(listed.column[at]), listed.samples[at]
+        mib, busy = np.nan_to_num(memory[at]), min(100.0, float(np.nan_to_num(sm[at])))
+        signal = f"process {one.pid} of {one.user} with {mib:,.0f} MiB"
+        evidence = Evidence("gpu_memory_mib", float(mib), None, "MiB"), Evidence("sm_pct", busy, None, "%")
+        since = window.now - window.step_s
+        yield Match(window.gpus[column].node, column, since, signal, evidence, lost=busy / 100)
+
+
+def _several(window: Window) -> bool:
+    """Return whether any GPU has more than one process."""
+    return bool(len(window.listed.column) > len(np.unique(window.listed.column)))
+
+
+def shared(window: Window) -> tuple[Floats, Floats]:
+    """Return the ranks on GPUs that several share, and how many GPUs of the node have none; NaN elsewhere."""
+    listed, count = window.listed, len(window.gpus)
+    if not _several(window):
+        return np.full(count, np.nan), np.full(count, np.nan)
+    chosen = ranks(window)
+    who = np.array([one.pid if one.rank is None else -1 - one.rank for one in listed.samples], dtype=np.int64)
+    pairs = np.unique(np.stack((listed.column, who))[:, chosen], axis=1)
+    on_gpu = np.bincount(pairs[0], minlength=count).astype(np.float64)
+    # Without known ranks, a few processes on one GPU may be meant; as many as there are GPUs aren't.
+    nameless = np.bincount(pairs[0], pairs[1] >= 0, minlength=count) > 0
+    nodes = window.node_at
+    free = np.bincount(nodes, ~np.isin(np.arange(count), listed.column), minlength=len(window.nodes))[nodes]
+    size = np.bincount(nodes, minlength=len(window.nodes))[nodes]
+    hit = (on_gpu > 1) & (free > 0) & (~nameless | (on_gpu >= size))
+    return np.where(hit, on_gpu, np.nan), np.where(hit, free, np.nan)
+
+
+def _shared_gpu(window: Window) -> Iterable[Match]:
+    on_gpu, free = shared(window)
+    texts = "{ranks:.0f} ranks on one GPU", "{gpus_without:.0f} GPUs of the node have none"
+    lost, values = np.minimum(on_gpu - 1, free), {"ranks": on_gpu, "gpus_without": free}
+    yield from found(window, on_gpu > 1, window.running_since, texts, values, by="gpu", lost=lost)
+
+
+def _ghosts(window: Window) -> Iterable[Match]:
+    if not _several(window):
+        return
+    listed, chosen, count = window.listed, ranks(window), len(window.gpus)
+    memory, node = listed.number("gpu_memory_mib"), window.node_at[listed.column].tolist()
+    pids = list(zip(node, (one.pid for one in listed.samples), strict=True))
+    contexts = Counter(pids)
+    # A process with contexts on more than two GPUs uses all that it sees, as JAX does.
+    ghost = np.array([contexts[pid] == 2 for pid in pids], dtype=bool) & listed.own & ~chosen
+    ghost &= (memory >= GHOST_MIB[0]) & (memory <= GHOST_MIB[1])
+    small = np.bincount(listed.column[ghost], minlength=count)
+    has_rank = np.bincount(listed.column[chosen], minlength=count) > 0
+    ranks_of_node = np.bincount(window.node_at, has_rank, minlength=len(window.nodes))[window.node_at]
+    mib = np.bincount(listed.column[ghost], memory[ghost], minlength=count)
+    hit = has_rank & (small > 0) & (small >= np.minimum(2, ranks_of_node - 1))
+    values = {"contexts": small, "gpu_memory_mib": mib}
+    texts = "contexts of {contexts:.0f} other ranks", "{gpu_memory_mib:,.0f} MiB without use"
+    yield from found(window, hit, window.running_since, texts, values, by="gpu", lost=0.0)
+
+
+def _traits(window: Window, name: str, limit: float) -> dict[str, object]:
+    """Return what should be alike on all nodes, None where unknown."""
+    hello, ports, mounts = window.infos[name].hello, window.ports.get(name), window.mounts.get(name)
+    host, gpus = hello.host, [gpu for gpu in hello.gpus if gpu.parent_index is None]
+    rates = sorted(port.get("rate_gbit_s") or 0 for port in (ports or {}).values() if port.get("state") == 4)
+    return {
+        "driver": host.driver_version,
+        "kernel": host.kernel,
+        "CPU": host.cpu_model,
+        "CPUs": host.cpus,
+        "memory in GiB": None if host.memory_total_mib is None else round(host.memory_total_mib / 1024, -1),
+        "number of GPUs": len(gpus),
+        "GPUs": ", ".join(sorted({gpu.name for gpu in gpus})),
+        "GPU memory in MiB": min((gpu.memory_total_mib or 0 for gpu in gpus), default=None),
+        "power limit in W": None if np.isnan(limit) else limit,
+        "ports in Gbit/s": None if ports is None else ", ".join(f"{rate:.0f}" for rate in rates),
+        "mounts": None if mounts is None else ", ".join(sorted(mounts)),
+    }
+
+
+def _odd_node(window: Window) -> Iterable[Match]:
+    a_minute = max(1, round(60 * window.scale / window.step_s))
+    if len(window.infos) < 3 or window.steps % a_minute:
+        return
+    limits = np.full(len(window.nodes), np.inf)
+    np.fmin.at(limits, window.node_at, window.value("power_limit_now_w"))
+    limits[np.isinf(limits)] = np.nan
+    of_node = dict(zip(window.nodes, limits.tolist(), strict=True))
+    traits = {name: _traits(window, name, of_node[name]) for name in window.nodes if name in window.infos}
+    differs: dict[str, list[Evidence]] = {}
+    for trait in next(iter(traits.values())):
+        values = {name: value for name, one in traits.items() if (value := one[trait]) is not None}
+        usual, count = Counter(values.values()).most_common(1)[0] if values else (None, 0)
+        if count >= max(2, ALIKE_SHARE * len(values)):
+            for name in (name for name, value in values.items() if value != usual):
+                differs.setdefault(name, []).append(Evidence(trait, f"{values[name]}", f"{usual}"))
+    for name, evidence in differs.items():
+        signal, *details = (f"{one.metric} {one.value or 'none'}, others {one.peers}" for one in evidence)
+        yield Match(name, None, window.started_at, signal, tuple(evidence), details=tuple(details))
+
+
+def _fragmented(window: Window) -> Iterable[Match]:
+    infos = [info for info in window.infos.values() if any(info.mine)]
+    sizes = [sum(gpu.parent_index is None for gpu in info.hello.gpus) for info in infos]
+    granted = [sum(info.mine) for info in infos]
+    needed = -(-sum(granted) // max(sizes, default=1))
+    if len(infos) >= 2 * max(1, needed) and all(map(int.__lt__, granted, sizes)):
+        evidence = (Evidence("nodes", len(infos), needed),)
+        signal, contrast = f"{sum(granted)} GPUs on {len(infos)} nodes", f"{needed} would hold them"
+        yield Match(None, None, window.started_at, signal, evidence, contrast, nodes=tuple(window.infos))
+
+
+# fmt: off
+RULES = (
+    Rule("few_cores", "Ranks have too few cores", WASTE, LOCAL, ("processes", "psi_cpu_pct"), "60 s",
+         "under 2 cores a rank, and tasks wait for a CPU in 20 % of the time or 100 preemptions a second",
+         "ClusterCockpit; the numbers are our own",
+         "Ask for more cores on {nodes} (#SBATCH --cpus-per-task), and check --cpu-bind",
+         "Ranks that share cores launch kernels and prepare data in turn, so that their GPUs wait.",
+         "The GPUs are busy for 90 % of the time, and no other waits for them: then it is a note.",
+         "Data loaders that are bound to other cores than their rank aren't seen.", _few_cores),
+    Rule("numa", "Ranks run on the wrong socket", WASTE, LOCAL, ("processes",), "2 min",
+         "the NUMA node of a rank's CPUs is not its GPU's", "hwloc",
+         "Bind ranks to the CPUs beside their GPUs (srun --gpu-bind=closest, or numactl)",
+         "Copies between host and GPU cross the link between sockets.",
+         "The ranks aren't bound to one NUMA node; or nobody waits for them by 10 %: then it is a note.",
+         "Jobs that copy little lose nothing.", _numa),
+    Rule("oversubscribed", "More threads than cores", WASTE, LOCAL, ("load_1m", "processes"), "60 s",
+         "load and the ranks' threads over 1.2 x the CPUs, with 80 % of CPU time used", "ClusterCockpit",
+         "Set OMP_NUM_THREADS and the number of data loaders to fit the cores of {nodes}",
+         "Threads that outnumber cores interrupt each other, also those that feed the GPUs.",
+         "Other processes took the CPUs (other_users), or the ranks' own CPUs are few (few_cores).",
+         "On a shared node, threads of other jobs count too.", _oversubscribed),
+    Rule("other_users", "Other processes take the CPUs", WASTE, LOCAL,
+         ("cpu_pct", "psi_cpu_pct", "processes"), "60 s",
+         "CPU of one node 20 points over the others, waits 20 % of the time, the ranks' CPU 10 % down",
+         "Greyhound; the numbers are our own",
+         "Look who runs on {node}; ask for nodes of your own (#SBATCH --exclusive)",
+         "Others' processes take CPU time from the ranks of one node, and all other ranks wait for it.",
+         "The job is no slower: then it is a note. With one or two nodes, after ten minutes.",
+         "Data loaders of the job itself count as other processes than its ranks.", _other_users),
+    Rule("foreign_process", "Somebody else uses a GPU of the job", WASTE, LOCAL, ("processes",), "at once",
+         "a process of another user with 500 MiB or 10 % of the time on a rank's GPU", "nvidia-smi pmon",
+         "Tell the site: {gpu} should be the job's alone",
+         "GPUs share their time between processes, and the others wait for the slower rank.",
+         "Its ranks can be read: then it is the job's, under another name.",
+         "A daemon of the site that serves the job, such as an MPS server of another user.", _foreign, True),
+    Rule("shared_gpu", "Several ranks share a GPU while others are free", WASTE, LOCAL, ("processes",),
+         "2 min", "two ranks or more on one GPU, and a GPU of the node without a process", "PyTorch's notes",
+         "Choose the GPU by local rank: torch.cuda.set_device(LOCAL_RANK), or --gpus-per-task=1",
+         "Ranks that don't choose a GPU all take the first one.",
+         "Ranks aren't known and the processes are fewer than the GPUs, or each GPU has a process.",
+         "Inference with several servers on a GPU that is meant so, if they have ranks.", _shared_gpu, True),
+    Rule("ghosts", "Ranks hold memory on a GPU that they don't use", WASTE, APART, ("processes",), "2 min",
+         "contexts of 150 to 1,500 MiB of processes that have their data on another GPU", "PyTorch's forum",
+         "Set CUDA_VISIBLE_DEVICES or torch.cuda.set_device before the first CUDA call",
+         "Each context takes hundreds of MiB of a GPU, which runs out of memory before the others.",
+         "A process has contexts on more than two GPUs: it uses all that it sees.",
+         "Ranks that copy through a buffer on another GPU on purpose.", _ghosts, True),
+    Rule("odd_node", "A node differs from the others", NOTE, APART, (), "at once",
+         "a driver, kernel, CPU, GPU, limit, port or mount unlike that of two thirds of nodes", "NCCL",
+         "Keep it in mind if {node} is slow; tell the site",
+         "A node with another driver or fewer ports may be the slow one.",
+         "There are fewer than three nodes, or less than two thirds are alike.",
+         "Sites that mix nodes on purpose.", _odd_node, True),
+    Rule("fragmented", "The GPUs are spread over many nodes", NOTE, APART, (), "at once",
+         "twice as many nodes as would hold the GPUs", "jobstats",
+         "Ask for whole nodes (#SBATCH --nodes, --gpus-per-node)",
+         "GPUs on one node exchange data over NVLink, those of several over the network.",
+         "Slurm doesn't report which GPUs are the job's, or shows only these.",
+         "Jobs whose GPUs don't exchange data.", _fragmented, True),
+)
+# fmt: on

@@ -1,0 +1,198 @@
+"""Rules about GPUs and links that the job has and doesn't use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from gswarm_tui.fleet.findings import NOTE, WASTE
+from gswarm_tui.fleet.history import Floats
+from gswarm_tui.insight.rule import APART, LOCAL, Match, Rule
+from gswarm_tui.insight.rules.placement import cores_each, found, ranks, shared
+from gswarm_tui.insight.window import OWN_CPU, Mask, Window
+
+IDLE_S, ENDED_S = 300.0, 900.0
+"""GPUs are idle after the first time, those that had a process before and whole jobs after the second."""
+WORKING_PCT, IDLE_PCT = 30.0, 3.0
+HELD_MIB = 1024
+"""Where processes aren't listed, a GPU with this much memory in use has one."""
+SPAN_S = 300.0
+ACTIVE_PCT, TENSOR_PCT, DRAM_PCT = 80.0, 5.0, 50.0
+LAUNCH_PCT, SM_PCT, POWER_SHARE = 90.0, 50.0, 0.5
+MANY_CORES_PCT = 400.0
+UNUSED_MB_S, PCIE_MB_S, NET_MB_S = 10.0, 1000.0, 500.0
+
+
+def _idle(window: Window) -> Iterable[Match]:
+    util, span = window.gpu("util_pct", IDLE_S), ENDED_S * window.scale
+    taken, active = np.isin(np.arange(len(window.gpus)), window.listed.column), window.active
+    quiet = window.holds(util < IDLE_PCT, np.isfinite(util), IDLE_S) & ~active & ~taken
+    quiet &= ~(window.mean("mem_used_mib", 60) >= HELD_MIB)
+    if not quiet.any():
+        return
+    since, used = np.fmax(window.started_at, window.ran_at), np.isfinite(window.ran_at)
+    if (window.mean("util_pct", IDLE_S)[active] >= WORKING_PCT).any():
+        quiet &= window.now - since >= np.where(used, span, IDLE_S * window.scale)
+    else:
+        # Nobody works: the job has ended, waits, or has never begun.
+        quiet &= not used.any() and window.now - window.started_at >= span
+    sharing = np.isin(window.node_at, window.node_at[shared(window)[0] > 1])
+    texts = "no process", "{util_pct:.0f} % busy, while others of the job work" if active.any() else ""
+    values = {"util_pct": window.mean("util_pct", IDLE_S)}
+    yield from found(window, quiet & ~sharing, since, texts, values, lost=1.0)
+
+
+def _all_of(window: Window, hit: Mask) -> Mask:
+    """Return the active GPUs if something holds for all of them, else none."""
+    active = window.active
+    return active & bool(active.any() and hit[active].all())
+
+
+def _in_python(window: Window) -> bool:
+    commands = [one.command for one in window.listed.samples if window.is_own(one)]
+    return any("python" in (command or "") for command in commands)
+
+
+def _tensor_unused(window: Window) -> Iterable[Match]:
+    names = "sm_active_pct", "tensor_active_pct", "dram_active_pct"
+    sm, tensor, dram = (window.mean(name, SPAN_S) for name in names)
+    hit = _all_of(window, (sm >= ACTIVE_PCT) & (tensor < TENSOR_PCT) & ~(dram >= DRAM_PCT))
+    texts = "tensor cores {tensor_active_pct:.0f} % active", "SMs {sm_active_pct:.0f} %"
+    for match in found(window, hit, SPAN_S, texts, {names[0]: sm, names[1]: tensor}, lost=0.0):
+        # Simulations may compute in FP64 or FP32 with good reason.
+        yield match if _in_python(window) else replace(match, severity=NOTE)
+
+
+def _launch_bound(window: Window) -> Iterable[Match]:
+    util, sm, power = (window.mean(name, SPAN_S) for name in ("util_pct", "sm_active_pct", "power_w"))
+    facts = np.array([gpu.facts.power_limit_w for gpu in window.gpus], dtype=np.float64)
+    limit = np.where(np.isfinite(window.value("power_limit_now_w")), window.value("power_limit_now_w"), facts)
+    hit = (util >= LAUNCH_PCT) & (sm < SM_PCT) & (power < POWER_SHARE * limit)
+    if not _all_of(window, hit).any():
+        return
+    # Ranks that wait for others look alike: they hardly read their memory, or drew more power before.
+    before = window.job("power_w", 3600)
+    hit &= (window.mean("mem_util_pct", SPAN_S) >= 5) & ~(window.mean("dram_active_pct", SPAN_S) >= DRAM_PCT)
+    hit &= power >= 0.8 * np.median(before[np.isfinite(before)])
+    busy_cpu = window.mean(OWN_CPU, SPAN_S) >= 90
+    values = {"util_pct": util, "sm_active_pct": sm, "power_w": power}
+    texts = "SMs {sm_active_pct:.0f} % active", "{util_pct:.0f} % busy at {power_w:.0f} W"
+    yield from found(window, _all_of(window, hit & busy_cpu), SPAN_S, texts, values, lost=0.0)
+
+
+def _cpu_instead(window: Window) -> Iterable[Match]:
+    util, cpu = window.gpu("util_pct", SPAN_S), window.gpu(OWN_CPU, SPAN_S)
+    full = np.full(len(window.gpus), MANY_CORES_PCT)
+    hit = (
+        window.holds((util < 1) & (cpu >= 150), np.isfinite(util) & np.isfinite(cpu), SPAN_S) & window.active
+    )
+    if not hit.any():
+        return
+    listed, chosen = window.listed, ranks(window)
+    for at in np.flatnonzero(chosen & hit[listed.column]).tolist():
+        (cores,) = cores_each((listed.samples[at].cpus,))
+        full[listed.column[at]] = np.fmin(MANY_CORES_PCT, 90 * cores)
+    hit &= (window.mean(OWN_CPU, SPAN_S) >= full) & (
+        window.now - window.running_since >= ENDED_S * window.scale
+    )
+    values = {"util_pct": window.mean("util_pct", SPAN_S), OWN_CPU: window.mean(OWN_CPU, SPAN_S)}
+    yield from found(
+        window, hit, SPAN_S, (f"CPU {{{OWN_CPU}:.0f}} %", "GPU {util_pct:.0f} %"), values, lost=1.0
+    )
+
+
+def _world(window: Window) -> Floats:
+    """Return the number of ranks that the processes on each GPU belong to, 0 if unknown."""
+    listed, world = window.listed, np.zeros(len(window.gpus))
+    np.maximum.at(world, listed.column, np.nan_to_num(listed.number("world_size")) * listed.own)
+    return world
+
+
+def _nvlink_unused(window: Window) -> Iterable[Match]:
+    nvlink, pcie, util = (window.mean(name, 240) for name in ("nvlink_mb_s", "pcie_mb_s", "util_pct"))
+    busy = window.active & (util >= 20)
+    hit = busy & (nvlink < UNUSED_MB_S) & (pcie >= PCIE_MB_S)
+    if not hit.any():
+        return
+    count = len(window.nodes)
+    each, others = (
+        np.bincount(window.node_at, one, minlength=count)[window.node_at] for one in (hit, busy & ~hit)
+    )
+    linked = {
+        name for name, info in window.infos.items() if any(link.kind[:2] == "NV" for link in info.hello.links)
+    }
+    hit &= (each >= 2) & (others == 0) & np.array([gpu.node in linked for gpu in window.gpus], dtype=bool)
+    values, texts = (
+        {"nvlink_mb_s": nvlink, "pcie_mb_s": pcie},
+        ("NVLink {nvlink_mb_s:.0f} MB/s", "PCIe {pcie_mb_s:,.0f} MB/s"),
+    )
+    for match in found(window, hit, 240.0, texts, values, by="node", lost=0.0):
+        # Servers that don't know of each other have no use for NVLink.
+        yield match if _world(window)[hit].max() > 1 else replace(match, severity=NOTE)
+
+
+def _sockets(window: Window) -> Iterable[Match]:
+    ib, net = window.mean("ib_mb_s", 120), window.mean("net_mb_s", 120)
+    works = (
+        np.bincount(window.node_at, window.active & (window.mean("util_pct", 120) >= 20), minlength=len(ib))
+        > 0
+    )
+    hit = works & (ib < UNUSED_MB_S) & (net >= NET_MB_S)
+    if hit.sum() < 2 or 2 * hit.sum() < works.sum():
+        return
+    for at in np.flatnonzero(hit).tolist():
+        ports = window.ports.get(window.nodes[at])
+        states = [port.get("state") for name, port in (ports or {}).items() if "/" in name]
+        hit[at] = ports is None or 4 in states
+    by_gpu = hit[window.node_at] & window.active
+    values = {"ib_mb_s": ib[window.node_at], "net_mb_s": net[window.node_at]}
+    texts = "InfiniBand {ib_mb_s:.0f} MB/s", "{net_mb_s:,.0f} MB/s through sockets"
+    spans = (_world(window) > np.bincount(window.node_at).max()).any()
+    for match in found(window, by_gpu, 120.0, texts, values, by="node", lost=0.0):
+        yield match if spans else replace(match, severity=NOTE)
+
+
+# fmt: off
+RULES = (
+    Rule("idle_gpus", "Granted GPUs do nothing", WASTE, APART, ("util_pct",), "5 min",
+         "no process and under 3 % busy while others are over 30 %; 15 min if it had a process before",
+         "jobstats", "Ask for fewer GPUs (#SBATCH --gres), or let the launcher start a rank on {gpu}",
+         "A GPU that was granted and isn't used is held back from others and is paid for.",
+         "It has a process, also one that waits; the job has ended, or none of its GPUs works.",
+         "Where Slurm doesn't report which GPUs are the job's, all of the node count.", _idle, True),
+    Rule("tensor_unused", "Tensor cores are unused", WASTE, APART, ("sm_active_pct", "tensor_active_pct"),
+         "5 min", "SMs at 80 % or more, tensor cores under 5 %, DRAM under 50 %, on all GPUs", "our own",
+         "Use TF32 or BF16: torch.set_float32_matmul_precision('high'), or autocast",
+         "Multiplications of matrices in plain FP32 take several times as long as on tensor cores.",
+         "It isn't Python: then it is a note, as simulations may need FP64 or FP32.",
+         "Python that computes no matrices.", _tensor_unused),
+    Rule("launch_bound", "Kernels are too small", WASTE, APART, ("sm_active_pct", "power_w", "processes"),
+         "5 min", "GPUs 90 % busy, SMs under 50 %, power under half of its limit, each rank at a full core",
+         "KempnerPulse; NVIDIA calls SMs under 50 % likely ineffective",
+         "Try a larger batch, CUDA graphs or torch.compile",
+         "A GPU that waits for each next small kernel counts as busy, but computes little.",
+         "A GPU hardly reads its memory, or drew more power before: then it waits for others.",
+         "Jobs that wait for the network from the start.", _launch_bound),
+    Rule("cpu_instead", "The CPU computes what the GPU should", WASTE, LOCAL, ("util_pct", "processes"),
+         "5 min", "a rank at all of its cores or four, its GPU unused, 15 min after the start", "jobstats",
+         "Check on which device model and data are (.to('cuda')) on {nodes}",
+         "A model that is left in host memory computes on the CPU, tens of times slower.",
+         "The rank uses one core: it waits, or compiles.", "Long preparation of data in the rank's process.",
+         _cpu_instead),
+    Rule("nvlink_unused", "GPUs exchange data over PCIe although they have NVLink", WASTE, LOCAL,
+         ("nvlink_mb_s", "pcie_mb_s"), "4 min",
+         "NVLink under 10 MB/s and PCIe over 1 GB/s on all busy GPUs of a node, at least two", "our own",
+         "Check NCCL_P2P_DISABLE, and that the container on {nodes} sees all GPUs and NVSwitches",
+         "NVLink is ten times as fast as PCIe.",
+         "The processes have no common world size: then it is a note.",
+         "Ranks that exchange nothing, but read much input.", _nvlink_unused),
+    Rule("sockets", "NCCL uses sockets although there is InfiniBand", WASTE, LOCAL, ("ib_mb_s", "net_mb_s"),
+         "2 min", "InfiniBand under 10 MB/s, network over 500 MB/s, nodes with active ports", "our own",
+         "Check NCCL_IB_HCA, NCCL_IB_DISABLE and /dev/infiniband in containers (NCCL_DEBUG=INFO)",
+         "TCP is several times slower than InfiniBand and takes CPU time.",
+         "The world size isn't larger than a node: then it is a note.",
+         "Jobs that read their input over the network and exchange nothing.", _sockets),
+)
+# fmt: on
