@@ -18,7 +18,7 @@ import msgpack
 if TYPE_CHECKING:
     import asyncio
 
-VERSION = 6
+VERSION = 7
 MAX_REQUEST = 4 * 1024 * 1024
 MAX_REPLY = 64 * 1024 * 1024
 MAX_STREAMED = MAX_REPLY + 1024

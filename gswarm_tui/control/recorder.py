@@ -24,8 +24,9 @@ from gswarm_tui.control.messages import (
     encode,
     read_message,
 )
-from gswarm_tui.fleet.event_codec import EventError, EventReader, typed
+from gswarm_tui.fleet.event_codec import EventError, EventReader
 from gswarm_tui.fleet.events import FrameArrived, RecorderStatus
+from gswarm_tui.fleet.plain_values import typed
 from gswarm_tui.fleet.replica import ReplicaError, restore_fleet, restore_history
 from gswarm_tui.fleet.state import Fleet
 

@@ -16,7 +16,9 @@ from gswarm_tui.store.sql.schema import literal
 from gswarm_tui.store.sql.views import OWN, VIEWS
 
 _VIEWS = {"gpu": "samples", "host": "hosts", "process": "processes", "events": "event_log"}
-TABLES = tuple(_VIEWS)
+_ROWS = {table: VIEWS[view].rows for table, view in _VIEWS.items()}
+_ROWS["findings"] = "SELECT since AS ts, * EXCLUDE (since) FROM findings"
+TABLES = tuple(_ROWS)
 
 
 def write_csv(
@@ -34,7 +36,7 @@ def write_csv(
     The column ``session`` is empty for a whole recording. With ``safe`` no cell is a spreadsheet's formula.
     Samples of GPUs that Slurm gave to others are left out without ``all_gpus``.
     """
-    view = VIEWS[_VIEWS[table]].rows
+    view = _ROWS[table]
     if all_gpus:
         view = view.replace(OWN, "")
     first = source.query(f"FROM ({view}) LIMIT 0")

@@ -6,10 +6,10 @@ encodes them, so that they have one format; a frame's energy isn't sent, as each
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache
-from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+import math
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, get_args
 
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.wire import MAGIC, Decoder, encode
@@ -17,6 +17,7 @@ from gswarm_agent.wire_payload import WireError
 from gswarm_tui.fleet.events import (
     Event,
     FindingChanged,
+    FleetExamined,
     FrameArrived,
     LinkChanged,
     MetricsChanged,
@@ -24,38 +25,14 @@ from gswarm_tui.fleet.events import (
     Phase,
 )
 from gswarm_tui.fleet.findings import Finding
+from gswarm_tui.fleet.plain_values import typed
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 """Kinds of events by the name of their class."""
 
 
-T = TypeVar("T")
-
-
 class EventError(ValueError):
     """Raised for values that are no event."""
-
-
-def typed(kind: type[T], *values: Any) -> T:
-    """Return an instance of a dataclass, whose fields have their types. Raises TypeError for others."""
-    dataclass: Any = kind
-    for (name, types), value in zip(field_types(dataclass).items(), values, strict=False):
-        if type(value) not in types:
-            raise TypeError(f"{kind.__name__}.{name} is no {type(value).__name__}")
-    return kind(*values)
-
-
-@cache
-def field_types(kind: type[Any]) -> dict[str, frozenset[type]]:
-    """Return the types that plain values of a dataclass may have by field; parts of containers may be any."""
-    plain: dict[Any, set[type]] = {float: {int, float}, Mapping: {dict}}
-    found = {}
-    for name, hint in get_type_hints(kind).items():
-        kinds = [
-            get_origin(one) or one for one in (get_args(hint) if isinstance(hint, UnionType) else [hint])
-        ]
-        found[name] = frozenset[type]().union(*(plain.get(one, {one}) for one in kinds))
-    return found
 
 
 def encode_event(event: Event) -> list[Any]:
@@ -95,6 +72,8 @@ class EventReader:
             elif kind is MetricsChanged:
                 fields[1] = tuple(fields[1])
             event: Event = typed(kind, *fields)
+            if isinstance(event, FleetExamined):
+                _check_examined(event)
         except (ValueError, TypeError, LookupError, WireError) as error:
             raise EventError(f"invalid event: {error}") from None
         return event
@@ -114,3 +93,13 @@ class EventReader:
         if not isinstance(frame, Frame):
             raise WireError("not a frame")
         return frame
+
+
+def _check_examined(event: FleetExamined) -> None:
+    """Check what the containers have, which ``typed`` doesn't. Raises TypeError."""
+    texts = [*event.ledger, *event.not_measured, *chain.from_iterable(event.not_measured.values())]
+    numbers, causes = event.ledger.values(), event.causes.values()
+    types = [{*map(type, values)} for values in (texts, causes, numbers)]
+    known = types[0] <= {str} and types[1] <= {bytes} and types[2] <= {int, float}
+    if not known or not all(map(math.isfinite, numbers)):
+        raise TypeError("no result of the rules")

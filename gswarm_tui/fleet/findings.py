@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+
 from gswarm_agent.frame import gpu_label
+from gswarm_tui.fleet.plain_values import typed
 
 FAULT, WASTE, NOTE = SEVERITIES = ("fault", "waste", "note")
 """A fault will end the job or already has, waste costs time, a note costs nothing. The worst comes first."""
+MAX_TIME = 2.0**34
+"""Later times, from the year 2514 on, are none."""
 CANNOT_TELL = "cannot_tell"
 """Kind of the finding that something is slow and no rule names the cause."""
 
@@ -58,16 +64,36 @@ class Finding:
         return self.nodes[0] if len(self.nodes) == 1 else f"{len(self.nodes)} nodes"
 
     def plain(self) -> dict[str, Any]:
-        """Return all fields as plain values for JSON and msgpack."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        evidence = [dict(vars(one)) for one in self.evidence]
-        return values | {"nodes": list(self.nodes), "evidence": evidence}
+        """Return all fields as plain values for JSON and msgpack, without evidence that is no number."""
+        values = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        evidence = [{name: _plain(value) for name, value in vars(one).items()} for one in self.evidence]
+        return values | {
+            "nodes": list(self.nodes),
+            "evidence": [one for one in evidence if one["value"] is not None],
+        }
 
     @classmethod
     def from_plain(cls, values: dict[str, Any]) -> Finding:
-        """Return the finding of plain values. Raises TypeError, KeyError for others."""
-        evidence = tuple(Evidence(**one) for one in values["evidence"])
-        return cls(**values | {"nodes": tuple(values["nodes"]), "evidence": evidence})
+        """Return the finding of plain values. Raises TypeError, ValueError, KeyError for others."""
+        evidence = tuple(
+            typed(Evidence, *(one[field.name] for field in fields(Evidence))) for one in values["evidence"]
+        )
+        found = values | {"nodes": tuple(values["nodes"]), "evidence": evidence}
+        finding = typed(cls, *(found[field.name] for field in fields(cls)))
+        if not all(isinstance(node, str) for node in finding.nodes):
+            raise TypeError("a node's name is no text")
+        times = (finding.since, finding.since if finding.until is None else finding.until)
+        if finding.severity not in SEVERITIES or not all(0 <= at < MAX_TIME for at in times):
+            raise ValueError("its severity or its time is unknown")
+        if not math.isfinite(finding.gpu_hours):
+            raise ValueError("its cost is no number")
+        return finding
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy as Python's, and None for one that isn't finite, which JSON can't have."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:

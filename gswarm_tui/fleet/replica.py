@@ -16,10 +16,11 @@ from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, MAX_INTERVAL_MS, MIN
 from gswarm_agent.wire import encode
 from gswarm_agent.wire_payload import WireError
 from gswarm_tui.fleet.energy import EnergyMeters, GpuEnergy
-from gswarm_tui.fleet.event_codec import EventReader, encode_event, field_types, typed
-from gswarm_tui.fleet.events import NodeIntroduced, Phase
+from gswarm_tui.fleet.event_codec import EventReader, encode_event
+from gswarm_tui.fleet.events import FindingChanged, NodeIntroduced, Phase
 from gswarm_tui.fleet.history import Floats, empty_history
 from gswarm_tui.fleet.node import NodeState
+from gswarm_tui.fleet.plain_values import field_types, typed
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 
@@ -48,6 +49,10 @@ def fleet_state(fleet: Fleet) -> dict[str, Any]:
         "nodes": [_node_state(node) for node in fleet.nodes.values()],
         "sessions": [list(vars(session).values()) for session in fleet.sessions.sessions.values()],
         "log": [encode_event(event) for event in fleet.event_log],
+        "rules": [
+            *(encode_event(FindingChanged(0.0, finding)) for finding in fleet.findings.values()),
+            *(encode_event(event) for event in (fleet.examined,) if event is not None),
+        ],
     }
 
 
@@ -92,7 +97,7 @@ def _restored(state: Mapping[str, Any], reader: EventReader) -> Fleet:
     fleet.energy_j = state["energy_j"]
     for values in state["sessions"]:
         fleet.sessions.restore(typed(Session, *values))
-    for values in state["log"]:
+    for values in (*state["log"], *state["rules"]):
         fleet.apply(reader.event(values))
     return fleet
 

@@ -50,6 +50,8 @@ from gswarm_tui.fleet.node import UNHEALTHY_S, FramePosition, NodeState
 from gswarm_tui.fleet.sessions import Session, SessionBook
 
 EVENTS_KEPT = 5000
+FINDINGS_KEPT = 1000
+"""Findings that are kept; the recording has all."""
 MAX_MESSAGE = 500
 """Maximum characters in the message of a node's event; agents send shorter ones."""
 BATCH_FRAMES = 128
@@ -458,6 +460,9 @@ class Fleet:
         finding = event.finding
         before = self.findings.get(finding.finding_id)
         self.findings[finding.finding_id] = finding
+        if len(self.findings) > FINDINGS_KEPT:
+            ended = (name for name, one in self.findings.items() if one.until is not None)
+            del self.findings[next(ended, next(iter(self.findings)))]
         if finding.until is not None and (before is None or before.until is None):
             kind, severity, at = "finding_end", INFO, finding.until
             message = f"no longer: {finding.sentence}"

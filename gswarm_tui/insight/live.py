@@ -11,6 +11,7 @@ import numpy.typing as npt
 from gswarm_agent.frame import WARNING, Processes
 from gswarm_agent.metrics import GPU_COLUMNS, HOST, HOST_COLUMNS, MOUNTS, PORTS, PROCESSES
 from gswarm_tui.fleet.events import Event, EventLogged, FindingChanged, FleetExamined
+from gswarm_tui.fleet.findings import Finding
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.state import Fleet
@@ -195,7 +196,8 @@ class LiveWatch:
         self.window.push(Step(now, gpus, hosts, self._newest))
         self._clear()
         for finding in self.watch.look(self.window):
-            self._publish(FindingChanged(now, finding))
+            # Viewers and the file take plain values only.
+            self._publish(FindingChanged(now, Finding.from_plain(finding.plain())))
         if self.window.steps % COVERAGE_STEPS == 1:
             self._missing = not_measured(self.window, self._rules)
         self._publish(FleetExamined(now, self.watch.ledger.totals(), self._causes(), self._missing))

@@ -12,6 +12,7 @@ import shlex
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -117,12 +118,18 @@ def user_name() -> str:
 
 def resume_recording(hub: Hub, options: Options, plan: Plan, path: Path, recording_id: int) -> FileWriter:
     """Open a recorder for an interrupted recording and restore the hub's state. Raises StoreError."""
+    from gswarm_tui.fleet.events import FindingChanged
+
     recorder = _open(hub, options, plan, path, recording_id)
     if (resumed := recorder.resumed) is not None:
         hub.started_at = resumed.started_at
         for session in resumed.sessions:
             hub.fleet.sessions.restore(session)
         hub.fleet.restore_energy(resumed.energy_j, resumed.gpus)
+        hub.fleet.findings |= {finding.finding_id: finding for finding in resumed.findings}
+        for finding in resumed.findings:
+            if finding.until is None:
+                hub.publish(FindingChanged(resumed.last_at, replace(finding, until=resumed.last_at)))
         hub.fleet.restore_sequences((life.node, life.life, life.seq, life.ts_ns) for life in resumed.lives)
         for life in resumed.lives if keeps_agents(options) else ():
             if life.ts_ns and life.node not in resumed.accounted:

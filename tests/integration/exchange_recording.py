@@ -12,13 +12,21 @@ import duckdb
 
 from gswarm_agent.frame import GpuFacts, GpuLink, ProcessSample
 from gswarm_tui.cli import main
-from gswarm_tui.fleet.events import Event, EventLogged, NodeIntroduced, SessionStarted, SessionStopped
+from gswarm_tui.fleet.events import (
+    Event,
+    EventLogged,
+    FindingChanged,
+    NodeIntroduced,
+    SessionStarted,
+    SessionStopped,
+)
 from gswarm_tui.store.sql.schema import GPU_MINUTES, PROFILE_EVENTS, PROFILE_NAMES, TABLES
 from tests.kineto_standin import write_trace
 from tests.nsys_standin import UUIDS, write_standin
 from tests.unit.store_recording import (
     T0,
     arrived,
+    finding,
     gpu_row,
     hello,
     host_row,
@@ -30,7 +38,8 @@ from tests.unit.store_recording import (
 
 STRANGE = "rack=1/ü %2F"
 """A node's name that isn't a valid folder name."""
-_IDS = {"recording_id", "node_id", "gpu_id", "session_id", "profile_id", "name_id", "short_name_id"}
+_IDS = {"recording_id", "node_id", "gpu_id", "session_id", "profile_id", "name_id"}
+_IDS |= {"finding_id", "short_name_id"}
 
 
 def session(name: str, start: float, end: float, note: str = "") -> list[Event]:
@@ -83,6 +92,7 @@ def _recorded(seconds: int) -> bytes:
     events += session("train", 5, 15, "lr 3e-4, “warm”")
     events += session("all of it", 0, seconds + 1)
     events.append(EventLogged(T0 + 9, "xid", "error", "XID 79", node="n1", gpu=1, detail="off the bus"))
+    events.append(FindingChanged(T0 + 12, finding(until=T0 + 20)))
     with TemporaryDirectory() as folder:
         record(path := Path(folder, "run.duckdb"), events)
         return path.read_bytes()

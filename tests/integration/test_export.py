@@ -129,6 +129,7 @@ def test_csv_is_one_tidy_table(recording: Path) -> None:
         ("host", 35, {"node": "n1", "cpu_pct": "12.5", "late_ms": "0.5"}),
         ("process", 20, {"pid": "42", "command": 'train "x", y', "rank": "3", "gpu_index": "1"}),
         ("events", 1, {"node": "n1", "gpu_index": "1", "message": "XID 79", "detail": "off the bus"}),
+        ("findings", 1, {"ts": "2027-01-15T08:00:10.000000Z", "severity": "waste", "gpu_hours": "0.25"}),
     ],
 )
 def test_csv_exports_other_tables(
@@ -136,7 +137,7 @@ def test_csv_exports_other_tables(
 ) -> None:
     exported("--format", "csv", "--table", table, "-o", "-")
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-    assert len([row for row in rows if row.get("kind", "xid") == "xid"]) == count
+    assert len([row for row in rows if row.get("kind", "xid") in ("xid", "thermal")]) == count
     assert any(wanted.items() <= row.items() for row in rows)
 
 
@@ -175,7 +176,7 @@ def test_parquet_export_is_one_dataset(recording: Path) -> None:
         assert [row[0].startswith(meaning) for row in found] == [True]
     assert {path.name for path in Path("run.parquet").iterdir()} == {
         "gpu_samples", "host_samples", "process_samples", "recordings", "nodes", "gpus", "sessions", "events",
-        "links", "gpu_links", "port_samples", "mount_samples",
+        "findings", "links", "gpu_links", "port_samples", "mount_samples",
     }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, LISTINGS, PROCESS_ME
 from gswarm_tui.fleet.events import (
     Event,
     EventLogged,
+    FindingChanged,
     FrameArrived,
     IntervalChanged,
     MetricsChanged,
@@ -28,7 +29,7 @@ from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
 from tests.recorded import recorded
 from tests.tui.scene import BEGINNING, Scene
-from tests.unit.store_recording import arrived, gpu_row, introduced, query, record
+from tests.unit.store_recording import arrived, finding, gpu_row, introduced, query, record
 
 
 def run_scene(made: Scene) -> None:
@@ -40,7 +41,10 @@ def run_scene(made: Scene) -> None:
     made.hub.stop_session(made.fleet.sessions.running[0].session_id)
     made.lose("gpu02", "connection reset by peer", "is the job over?").advance(12)
     made.hub.start_session("train")
+    found = finding(since=made.time, node="gpu01", nodes=("gpu01",))
+    made.hub.publish(FindingChanged(made.time, found))
     made.bring_back("gpu02").advance(20)
+    made.hub.publish(FindingChanged(made.time, replace(found, until=made.time)))
     made.set_metrics("core", "pcie")
     made.silence("gpu01").set_interval(2.0).advance(8)
 
@@ -212,6 +216,10 @@ def test_fleet_at_a_time_equals_the_replayed_fleet(replay: RecordedSource, secon
             intervals = one.gpu_history.intervals(), other.gpu_history.intervals()
             np.testing.assert_allclose(*intervals, atol=0.001)
     assert sought.interval_ms == played.interval_ms
+    assert sought.findings == played.findings
+    assert [one.until is None for one in sought.findings.values()] == [True] * (48 < seconds < 67) + [
+        False
+    ] * (seconds >= 67)
     assert [repr(h) for h in sought.event_log] == [repr(h) for h in played.event_log]
     assert sought.energy_j == pytest.approx(played.energy_j)
     for session, counted in zip(

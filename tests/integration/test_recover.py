@@ -28,6 +28,7 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import (
     Event,
     EventLogged,
+    FindingChanged,
     IntervalChanged,
     MetricsChanged,
     SessionStarted,
@@ -43,7 +44,7 @@ from gswarm_tui.slurm.jobs import Job
 from gswarm_tui.store.recording.recorder import FileWriter
 from tests.integration.heads import agents_of, eventually, head, nothing_left, rows
 from tests.recorders import kill_recorder
-from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
+from tests.unit.store_recording import INFO, T0, arrived, finding, gpu_row, introduced, query
 
 GROUPS = ("core", "pcie")
 SETTINGS = parse([], {"HOME": "/nowhere"})
@@ -194,10 +195,10 @@ def test_agent_without_any_trace_is_reported_as_a_gap(path: Path) -> None:
     assert after_ms == pytest.approx(late_ms if 0 <= late_ms < 5 else 0, abs=1)
 
 
-def leave(path: Path, uid: str, options: str = "{}", node: str = "n1") -> None:
+def leave(path: Path, uid: str, options: str = "{}", node: str = "n1", more: tuple[Event, ...] = ()) -> None:
     recorder = FileWriter(path, replace(INFO, uid=uid, options=options), lambda _status: None)
     recorder.open()
-    recorder.submit([introduced(node, gpus=1), arrived(1, [gpu_row()], node=node)])
+    recorder.submit([introduced(node, gpus=1), arrived(1, [gpu_row()], node=node), *more])
     recorder.close(None)
     if uid:
         write_note(uid, json.loads(options), "")
@@ -299,7 +300,7 @@ def test_recording_is_chosen_by_the_start_of_its_id_or_by_number(tmp_path: Path)
 
 async def test_recording_of_an_older_version_can_be_closed(tmp_path: Path) -> None:
     path = tmp_path / "gswarm-a.duckdb"
-    leave(path, "")
+    leave(path, "", more=(FindingChanged(T0 + 1, finding(since=T0)),))
     with duckdb.connect(str(path)) as connection:
         connection.execute(
             "ALTER TABLE recordings DROP COLUMN uid; ALTER TABLE recordings DROP COLUMN options"
@@ -309,6 +310,9 @@ async def test_recording_of_an_older_version_can_be_closed(tmp_path: Path) -> No
     assert await finish(one, SETTINGS, out) == 0
     assert "recording 1 is closed; 0 frames" in out.getvalue()
     assert query(path, "SELECT ended_at > started_at FROM recordings") == [(True,)]
+    # A finding that held at the interruption ends with the last sample.
+    assert query(path, "SELECT epoch(until), sentence FROM findings") == [(T0 + 1, finding().sentence)]
+    assert query(path, "SELECT kind FROM events WHERE kind LIKE 'finding%'") == [("finding_end",)]
 
 
 def test_list_names_recordings_and_what_was_skipped(tmp_path: Path) -> None:

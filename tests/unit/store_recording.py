@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from gswarm_agent.frame import (
 )
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PORT_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import Event, FrameArrived, NodeIntroduced, RecorderStatus
+from gswarm_tui.fleet.findings import Evidence, Finding
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.store.recording.database import RecordingInfo
 from gswarm_tui.store.recording.recorder import FileWriter
@@ -88,6 +90,17 @@ def hello(
         process_columns=PROCESS_COLUMNS,
         links=links,
     )
+
+
+def finding(number: int = 1, until: float | None = None, **what: Any) -> Finding:
+    """Return a finding about a GPU that heat slows down from ten seconds after T0 on."""
+    evidence = (Evidence("sm_clock_mhz", 1215, 1965, "MHz"), Evidence("reason", "heat"))
+    plain = Finding(
+        str(number), "thermal", "waste", "n1", 1, 5, ("n1",), T0 + 10, until, 0.25,
+        "n1:1 · rank 5 · clock 1,215 MHz for 4 min, the other 3 at 1,965 · Leave n1 out", evidence,
+        "Leave n1 out and tell the site", "Omnistat",
+    )  # fmt: skip
+    return replace(plain, **what)
 
 
 def introduced(node: str = "n1", at: float = T0, **what: Any) -> NodeIntroduced:

@@ -241,7 +241,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.common": 900,
     "gswarm_tui.control": 2_425,
     "gswarm_tui.doctor": 400,
-    "gswarm_tui.exchange": 725,
+    "gswarm_tui.exchange": 750,
     "gswarm_tui.fleet": 3_600,
     "gswarm_tui.insight": 3_400,
     "gswarm_tui.launch": 1_900,

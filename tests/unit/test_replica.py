@@ -11,9 +11,11 @@ import pytest
 from gswarm_agent.frame import ProcessSample
 from gswarm_agent.metrics import ALL_GROUPS
 from gswarm_tui.control.messages import LENGTH, decode, encode
-from gswarm_tui.fleet.event_codec import EventReader, encode_event
+from gswarm_tui.fleet.event_codec import EventError, EventReader, encode_event
 from gswarm_tui.fleet.events import (
     Event,
+    FindingChanged,
+    FleetExamined,
     FrameArrived,
     FramesLost,
     LinkChanged,
@@ -30,7 +32,16 @@ from gswarm_tui.fleet.replica import (
 )
 from gswarm_tui.fleet.state import Fleet
 from tests.tui.client import LocalHub
-from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, listings, process_row
+from tests.unit.store_recording import (
+    T0,
+    arrived,
+    finding,
+    gpu_row,
+    host_row,
+    introduced,
+    listings,
+    process_row,
+)
 
 NODES = ("n1", "n2", "n3")
 
@@ -60,7 +71,7 @@ class Drive:
         for node in NODES[:2]:
             self._frame(node)
         happenings = self._session, self._session, self._stop, self._lose, self._change, self._restart
-        self._chance.choice((*happenings, self._late_frame))(self._chance.choice(NODES[:2]))
+        self._chance.choice((*happenings, self._find, self._late_frame))(self._chance.choice(NODES[:2]))
         self.hub.flush()
 
     def _introduce(self, node: str) -> None:
@@ -114,6 +125,15 @@ class Drive:
         self.hub.set_interval(self._chance.choice((500, 1000, 2000)))
         self.hub.set_metrics(self._chance.choice((ALL_GROUPS, ("core", "host"))))
 
+    def _find(self, node: str) -> None:
+        """Open a finding, close the last one, and look with the rules."""
+        number = len(self.hub.fleet.findings)
+        if number:
+            self.hub.publish(FindingChanged(self._now, finding(number, self._now)))
+        self.hub.publish(FindingChanged(self._now, finding(number + 1, rank=None, node=node)))
+        ledger, missing = {"working": 16.0 * number}, {"ib_mb_s": ["n1"]}
+        self.hub.publish(FleetExamined(self._now, ledger, {node: bytes([0, 255])}, missing))
+
     def _restart(self, node: str) -> None:
         self._late_frame(node)  # frames follow the hello of their own run
         self._life[node], self._seq[node] = f"life {self._now:.0f}", 0
@@ -153,8 +173,27 @@ def test_replica_stays_equal_to_the_fleet(seed: int) -> None:
         assert replica.nodes[name].mine == node.mine
 
 
-@pytest.mark.parametrize("part", ["columns", "nodes", "sessions", "log"])
+@pytest.mark.parametrize("part", ["columns", "nodes", "sessions", "log", "rules"])
 def test_invalid_states_are_refused(part: str) -> None:
     state = fleet_state(Drive(1).hub.fleet)
     with pytest.raises(ReplicaError):
         restore_fleet(state | {part: [["unknown"]]}, EventReader())
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"severity": "catastrophe"},
+        {"sentence": 5},
+        {"since": float("nan")},
+        {"until": 1e300},
+        {"gpu_hours": float("inf")},
+        {"nodes": [5]},
+        {"evidence": [{"metric": "temp_c", "value": [], "peers": None, "unit": ""}]},
+    ],
+)
+def test_a_finding_that_is_none_is_refused(lie: dict[str, Any]) -> None:
+    kind, at, plain = encode_event(FindingChanged(T0, finding()))
+    assert EventReader().event([kind, at, plain]) == FindingChanged(T0, finding())
+    with pytest.raises(EventError):
+        EventReader().event([kind, at, plain | lie])

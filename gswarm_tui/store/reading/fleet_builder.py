@@ -16,6 +16,7 @@ from gswarm_agent.frame import NamedRows
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.energy import UNKNOWN, EnergyMeters, GpuEnergy
 from gswarm_tui.fleet.events import (
+    FindingChanged,
     FrameArrived,
     GpuKey,
     IntervalChanged,
@@ -88,6 +89,10 @@ class FleetBuilder:
             fleet.sessions.restore(session)
         for event in reader.logged_events(0, now_us):
             fleet.apply(event)
+        for finding in reader.findings():
+            if finding.since <= at:
+                ended = finding.until is not None and finding.until <= at
+                fleet.apply(FindingChanged(at, finding if ended else replace(finding, until=None)))
         return fleet
 
     def sums(self, at: float) -> tuple[list[Session], float, Mapping[GpuKey, GpuEnergy]]:

@@ -79,8 +79,7 @@ def read_events(reader: RecordingReader, since: float, until: float) -> list[Eve
     for finding in reader.findings():
         # The file has only the last state of a finding, so it is shown from its start on.
         if low < micros(finding.since) <= high:
-            open_yet = replace(finding, until=None) if finding.until is not None else finding
-            events.append(FindingChanged(finding.since, open_yet))
+            events.append(FindingChanged(finding.since, replace(finding, until=None)))
         if finding.until is not None and low < micros(finding.until) <= high:
             events.append(FindingChanged(finding.until, finding))
     for session in reader.sessions():

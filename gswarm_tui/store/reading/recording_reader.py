@@ -42,7 +42,7 @@ from gswarm_tui.fleet.events import (
     new_groups,
     new_interval_ms,
 )
-from gswarm_tui.fleet.findings import SEVERITIES, Finding
+from gswarm_tui.fleet.findings import Finding
 from gswarm_tui.fleet.state import EVENTS_KEPT
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.arrays import ArraySource
@@ -395,10 +395,9 @@ def _finding(row: Mapping[str, Any]) -> Finding | None:
     }
     try:
         plain |= {name: json.loads(row[name] or "[]") for name in ("nodes", "evidence")}
-        finding = Finding.from_plain(plain)
+        return Finding.from_plain(plain)
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    return finding if finding.severity in SEVERITIES else None
 
 
 def _nodes_of(options: str | None) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from gswarm_tui.fleet.events import (
     new_groups,
     new_interval_ms,
 )
+from gswarm_tui.fleet.findings import Finding
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.querying.running_query import LocalSource
@@ -92,7 +93,8 @@ class Resumed:
     """The state of a resumed recording that the rest of the head needs.
 
     ``accounted`` are the nodes whose last agent ended and kept nothing, or was reported as gone.
-    ``energy_j`` is the energy that the job's GPUs had used, ``gpus`` that of each GPU.
+    ``energy_j`` is the energy that the job's GPUs had used, ``gpus`` that of each GPU. ``last_at`` is the
+    time of the newest sample: findings that held then have ended.
     """
 
     started_at: float
@@ -102,6 +104,8 @@ class Resumed:
     energy_j: float
     gpus: Mapping[GpuKey, GpuEnergy]
     rows: int
+    findings: tuple[Finding, ...]
+    last_at: float
 
 
 _INTERRUPTED = f"""
@@ -239,6 +243,8 @@ def load(source: LocalSource, known_ids: KnownIds) -> Resumed:
         energy_j=energy_j,
         gpus=energies,
         rows=_rows(source, _ROWS, number)[0]["rows"],
+        findings=tuple(reader.findings()),
+        last_at=reader.end,
     )
 
 

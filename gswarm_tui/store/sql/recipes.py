@@ -108,4 +108,21 @@ FROM session_samples
 WHERE session_id = 1
 ORDER BY ts, node, gpu_index;""",
     ),
+    Recipe(
+        "What the rules found, the costliest first",
+        """\
+SELECT severity, kind, node, gpu_index, since, until, round(gpu_hours, 2) AS gpu_hours, sentence
+FROM findings
+WHERE NOT coalesce(dismissed, false)
+ORDER BY array_position(['fault', 'waste', 'note'], severity), gpu_hours DESC NULLS LAST, since;""",
+    ),
+    Recipe(
+        "GPU-hours lost by kind of finding",
+        """\
+SELECT kind, count(*) AS findings, count(DISTINCT node) AS nodes,
+       round(sum(gpu_hours), 2) AS gpu_hours, min(since) AS first_since
+FROM findings
+GROUP BY kind
+ORDER BY gpu_hours DESC NULLS LAST;""",
+    ),
 )

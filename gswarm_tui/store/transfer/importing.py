@@ -24,6 +24,7 @@ from gswarm_tui.store.recording.minutes import add_all_sums
 from gswarm_tui.store.sql.run_names import RUN
 from gswarm_tui.store.sql.schema import (
     EVENTS,
+    FINDINGS,
     GPU_SAMPLES,
     GPUS,
     NODES,
@@ -45,6 +46,7 @@ _NUMBERED = {
     "node_id": NODES,
     "gpu_id": GPUS,
     "session_id": SESSIONS,
+    "finding_id": FINDINGS,
     "profile_id": PROFILES,
     "name_id": PROFILE_NAMES,
 }

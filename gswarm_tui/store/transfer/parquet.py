@@ -4,9 +4,10 @@
 
     gpu_samples/run=20270115-080000-1a2b3c4d/node=gpu01/part-0.parquet     also host_samples, process_samples,
                                                                            port_samples, mount_samples
-    recordings/run=20270115-080000-1a2b3c4d/part-0.parquet     also nodes, gpus, sessions, events, links,
-                                                               gpu_links; if there are any, profiles,
-                                                               profile_names and their tables of events
+    recordings/run=20270115-080000-1a2b3c4d/part-0.parquet     also nodes, gpus, sessions, events,
+                                                               findings, links, gpu_links; if there are
+                                                               any, profiles, profile_names and their tables
+                                                               of events
 
 The folders are named as in Hive; DuckDB, pandas, polars, Dask and Spark read these names as columns. Columns
 have the names of the database, and types that mean the same to all readers: times have the zone UTC, and no
@@ -37,6 +38,7 @@ from gswarm_tui.store.querying.running_query import explain_query
 from gswarm_tui.store.sql.run_names import RUN
 from gswarm_tui.store.sql.schema import (
     EVENTS,
+    FINDINGS,
     GPU_LINKS,
     GPU_SAMPLES,
     GPUS,
@@ -58,7 +60,7 @@ from gswarm_tui.store.sql.view_columns import MEANINGS
 from gswarm_tui.store.sql.views import meanings
 
 SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, *LISTING_TABLES.values())
-SMALL = (RECORDINGS, NODES, GPUS, SESSIONS, EVENTS, LINKS, GPU_LINKS)
+SMALL = (RECORDINGS, NODES, GPUS, SESSIONS, EVENTS, FINDINGS, LINKS, GPU_LINKS)
 OF_PROFILES = (PROFILES, PROFILE_NAMES, *PROFILE_EVENTS)
 """In this order: what others refer to comes first."""
 PRIVATE = frozenset({"uid", "options"})
@@ -246,6 +248,9 @@ class _Writing:
             where += f" AND session_id = {part.session_id}"
         if table is EVENTS:
             where += f" AND {part.within('ts')}"
+        if table is FINDINGS and part.since is not None:
+            where += f" AND since <= TIMESTAMP '{part.until}'"
+            where += f" AND coalesce(until > TIMESTAMP '{part.since}', true)"
         return f"SELECT {columns} FROM {table.name} WHERE {where}"  # noqa: S608 (own names)
 
     def _samples(self, table: TableSchema, part: Slice, node: str) -> int:
