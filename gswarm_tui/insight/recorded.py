@@ -215,12 +215,15 @@ class _Feed:
     def _fill_lists(self, window: Window, at: int, now: float) -> None:
         machines = self._reader.machines
         for kind, held in ((PORTS, window.ports), (MOUNTS, window.mounts)):
+            fresh: dict[str, dict[str, dict[str, float | None]]] = {}
             for node_id, name, *numbers in self._listed[kind].get(at, ()):
                 if (machine := machines.get(node_id)) is not None:
                     values = {metric.name: it for metric, it in zip(LISTINGS[kind], numbers, strict=True)}
-                    held.setdefault(machine.name, {})[name] = values
+                    fresh.setdefault(machine.name, {})[name] = values
                     if kind == PORTS:
                         window.first_ports.setdefault(machine.name, {}).setdefault(name, values)
+            # Each listing has all rows of its node: a port that it lacks is gone.
+            held.update(fresh)
         listed: dict[str, list[ProcessSample]] = {}
         for node_id, gpu_id, *row in self._processes.get(at, ()):
             if (machine := machines.get(node_id)) is not None:

@@ -40,6 +40,7 @@ GPU_SIGNALS: tuple[Signal, ...] = (
     *_plain("util_pct", "mem_util_pct", "mem_used_mib", "power_w", "temp_c", "sm_clock_mhz"),
     *_plain("throttle_power_pct", "throttle_thermal_pct", "throttle_brake_pct"),
     *_plain("sm_active_pct", "tensor_active_pct", "dram_active_pct"),
+    *_plain("pcie_gen", "pcie_width", "pcie_replays"),
     Signal("pcie_mb_s", ("pcie_tx_mb_s", "pcie_rx_mb_s")),
     Signal("nvlink_mb_s", ("nvlink_tx_mb_s", "nvlink_rx_mb_s")),
     Signal("reason_power_pct", _REASONS, REASON_POWER_CAP),
@@ -60,7 +61,7 @@ HOST_SIGNALS: tuple[Signal, ...] = (
 NEWEST: tuple[str, ...] = (
     *("ecc_corrected", "ecc_uncorrected", "remapped_correctable", "remapped_uncorrectable"),
     *("remap_pending", "remap_failed", "recovery_action", "temp_margin_c", "power_limit_now_w"),
-    *("app_sm_clock_mhz", "pcie_gen", "pcie_width", "pcie_replays", "nvlink_errors", "nvlink_recoveries"),
+    *("app_sm_clock_mhz", "nvlink_errors", "nvlink_recoveries"),
     *("fabric_state", "energy_mj"),
 )
 """Metrics of GPUs of which the rules read the newest and the first value."""

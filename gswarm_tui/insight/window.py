@@ -13,12 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_agent.frame import GpuFacts, Hello, ProcessSample
-from gswarm_agent.metrics import PROCESS_COLUMNS
+from gswarm_agent.metrics import PORT_ERRORS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import EventLogged
+from gswarm_tui.fleet.gpu_links import HOST
 from gswarm_tui.fleet.history import Floats, Singles
 from gswarm_tui.insight.signals import GPU_SIGNALS, HOST_SIGNALS, NEWEST
 
 Mask = npt.NDArray[np.bool_]
+Listing = Mapping[str, Mapping[str, float | None]]
+"""Ports or mounts of a node by name, each with its values by column."""
 STEP_S = 5.0
 """Length of a step; of recordings with a longer interval, that interval."""
 KEPT_S, KEPT_OF_LARGE_S = 600.0, 240.0
@@ -39,6 +42,10 @@ OWN_CPU = "own_cpu_pct"
 _GPU_AT = {name: at for at, name in enumerate([*(signal.name for signal in GPU_SIGNALS), OWN_CPU])}
 _HOST_AT = {signal.name: at for at, signal in enumerate(HOST_SIGNALS)}
 _NEWEST_AT = {name: at for at, name in enumerate(NEWEST)}
+_PORT_COLUMNS = (
+    *("rx_mb_s", "tx_mb_s", "port_xmit_discards", "rnr_nak_retry_err", "roce_slow_restart"),
+    *PORT_ERRORS,
+)
 _MINUTE_GPU, _MINUTE_HOST = ("mem_used_mib",), ("memory_used_mib", "job_memory_mib", "swap_used_mib")
 
 
@@ -88,6 +95,36 @@ class Listed(NamedTuple):
         return values
 
 
+class ByMinute:
+    """Some columns of ports or mounts at each of the last minutes, oldest first.
+
+    ``keys`` maps a node and a row's name to the row's place.
+    """
+
+    def __init__(self, columns: tuple[str, ...], minutes: int) -> None:
+        self.keys: dict[tuple[str, str], int] = {}
+        self._columns = columns
+        self._values = np.full((minutes, len(columns), 0), np.nan)
+
+    def push(self, listed: Mapping[str, Listing]) -> None:
+        """Add the rows of all nodes as they are now."""
+        for node, rows in listed.items():
+            for name in rows:
+                self.keys.setdefault((node, name), len(self.keys))
+        *shape, count = self._values.shape
+        if new := len(self.keys) - count:
+            self._values = np.concatenate((self._values, np.full((*shape, new), np.nan)), axis=2)
+        self._values[:-1] = self._values[1:].copy()
+        for (node, name), at in self.keys.items():
+            row = listed.get(node, {}).get(name, {})
+            self._values[-1, :, at] = [np.nan if (one := row.get(c)) is None else one for c in self._columns]
+
+    def last(self, column: str, minutes: int = 60) -> Floats:
+        """Return a column of the last minutes, NaN where unknown: (minutes, rows)."""
+        values: Floats = self._values[-minutes:, self._columns.index(column)]
+        return values
+
+
 class _Ring:
     """Steps in order, of which the newest ``capacity`` are one contiguous array: (steps, *shape)."""
 
@@ -122,6 +159,8 @@ class Window:
 
     ``scale`` shortens all times that rules name, for tests. ``gpus`` are the job's GPUs in the order of
     columns, ``node_at`` the column of each GPU's node. ``pp`` is the number of pipeline stages, if known.
+    ``pcie_most`` has the PCIe generation and lanes that each GPU could have. ``last_process`` is
+    the newest of the job's on each row of a node.
     ``processes`` are the newest of each node, None where they aren't listed. ``user`` is the recorder's user,
     and ``owner`` the one whose processes are the job's: that user, or whoever has most if that one has none.
     ``running_since`` says since when each GPU has had a process of the job, ``ran_at`` when it last had one.
@@ -166,6 +205,18 @@ class Window:
         self.newest = np.full((len(NEWEST), count), np.nan)
         self.first = self.newest.copy()
         self.running_since = np.full(count, np.nan)
+        self.last_process: dict[tuple[str, int], ProcessSample] = {}
+        self.port_minutes = ByMinute(_PORT_COLUMNS, 10)
+        self.mount_minutes = ByMinute(("free_mib", "free_inodes"), 30)
+        links = {
+            (name, link.gpu): (_number(link.version), link.links or math.nan)
+            for name, info in self.infos.items()
+            for link in info.hello.links
+            if link.peer == HOST
+        }
+        self.pcie_most = np.array(
+            [links.get((gpu.node, gpu.row), (math.nan, math.nan)) for gpu in self.gpus]
+        ).reshape(count, 2)
         self.ran_at = self.running_since.copy()
         self._since = self.running_since.copy()
         self._pids = np.full((2, count), np.nan)
@@ -295,8 +346,11 @@ class Window:
         return self.owner is None or process.user is None or process.user == self.owner
 
     def rank(self, column: int) -> int | None:
-        """Return the rank on a GPU, None if there is none or several."""
-        ranks = {one.rank for one in self.own_processes(column) if one.rank is not None}
+        """Return the rank on a GPU, or the last that was there; None if there is none or several."""
+        gpu = self.gpus[column]
+        last = self.last_process.get((gpu.node, gpu.row))
+        known = self.own_processes(column) or (() if last is None else (last,))
+        ranks = {one.rank for one in known if one.rank is not None}
         return ranks.pop() if len(ranks) == 1 else None
 
     def peers(self, values: Floats, among: Mask | None = None) -> Floats:
@@ -352,6 +406,8 @@ class Window:
         self._job.push(np.concatenate((_means(chosen), _means(step.hosts))))
         per_minute = max(1, self._count(60.0))
         if self.steps % per_minute == 0:
+            self.port_minutes.push(self.ports)
+            self.mount_minutes.push(self.mounts)
             self._minute_gpu.push(
                 np.array([_means(self.gpu(name, 60.0).T) for name in _MINUTE_GPU]).reshape(
                     len(_MINUTE_GPU), -1
@@ -435,6 +491,7 @@ class Window:
         columns = np.array([at for at, _ in found], dtype=np.intp)
         own = np.array([self.is_own(one) for one in samples], dtype=bool)
         pids = np.array([one.pid for one in samples], dtype=np.intp)
+        self.last_process |= {(node, one.gpu): one for one, its in zip(samples, own, strict=True) if its}
         numbers = np.array([one.row for one in samples], dtype=np.float64)
         return Listed(samples, columns, own, pids, numbers.reshape(len(samples), len(PROCESS_COLUMNS)))
 
@@ -453,6 +510,8 @@ class Window:
         new.started_at, new.now, new.steps = self.started_at, self.now, self.steps
         new.processes, new.ports, new.first_ports = self.processes, self.ports, self.first_ports
         new.mounts, new.events = self.mounts, self.events
+        new.port_minutes, new.mount_minutes = self.port_minutes, self.mount_minutes
+        new.last_process = self.last_process
         known = {(gpu.node, gpu.facts.uuid): at for at, gpu in enumerate(self.gpus)}
         places = np.array([known.get((gpu.node, gpu.facts.uuid), -1) for gpu in new.gpus], dtype=np.intp)
         new._gpu.taken_over(self._gpu, places)
@@ -469,6 +528,14 @@ class Window:
 def _own_gpus(info: NodeInfo) -> list[int]:
     """Return the rows of the job's GPUs, without MIG instances: nobody measures how busy these are."""
     return [at for at, gpu in enumerate(info.hello.gpus) if info.mine[at] and gpu.parent_index is None]
+
+
+def _number(text: str | None) -> float:
+    """Return a version such as "5.0" as a number, NaN for anything else."""
+    try:
+        return float(text or "nan")
+    except ValueError:
+        return math.nan
 
 
 def _means(values: npt.NDArray[np.floating]) -> Singles:

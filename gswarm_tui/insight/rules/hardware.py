@@ -1,0 +1,402 @@
+"""Rules about hard facts of GPUs: lost ones, errors, links that are down or narrow, ranks that died."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from gswarm_tui.fleet.events import EventLogged, json_object
+from gswarm_tui.fleet.findings import FAULT, NOTE, WASTE, Evidence
+from gswarm_tui.insight.effect import COSTS, behind_peers, slowdown
+from gswarm_tui.insight.rule import APART, LOCAL, Match, Rule
+from gswarm_tui.insight.window import Mask, Window
+
+LOST = {79, 119, 120, 122, 123}
+"""XIDs of a GPU that fell off the bus, or whose system processor (GSP) or power unit (PMU) hangs."""
+MEMORY = {48, 63, 64, 94, 95, 140, 171, 172}
+"""XIDs of memory errors; 63 alone says that a row was remapped, which costs nothing."""
+REMAPPED = 63
+PROGRAM = (13, 31, 43, 45)
+"""XIDs of faults of the program, those that say most first; 45 also comes when a process is ended."""
+CLEANED_UP = 45
+NVLINK = {74, *range(144, 151)}
+HELD_S = 3600.0
+"""An XID counts for this time, or until the GPU has a new process."""
+CASCADE_S = 120.0
+"""XIDs and ended ranks that follow another fault within this time are its consequences."""
+SILENT_S = 60.0
+"""A GPU that gives no sample for this time while its neighbours do is lost."""
+GONE_S = 60.0
+"""A rank that restarts within this time isn't dead."""
+CORRECTED, NVLINK_ERRORS, ABOVE_PEERS = 100, 100, 10
+"""Errors since the start from which they count, if they are also this many times those of the peers."""
+REPLAYS = {3: 0.48, 4: 0.96, 5: 1.92}
+"""PCIe replays a minute and lane that DCGM accepts, by generation."""
+_CORE = ("util_pct", "power_w", "mem_used_mib")
+
+
+class _Fact(NamedTuple):
+    """An event about a GPU: its column, when, its XID (0 for other kinds) and what it says."""
+
+    at: int
+    since: float
+    xid: int
+    kind: str
+    message: str
+
+
+def _facts(window: Window) -> Iterator[_Fact]:
+    """Return the newest events about the job's GPUs, oldest first, without those before a restart."""
+    kinds = {"xid", "gpu_lost", "gpu_back", "nvlink_degraded", "nvlink_restored"}
+    found = [event for event in window.events if event.kind in kinds]
+    if not found:
+        return
+    columns = {(gpu.node, gpu.facts.index): at for at, gpu in enumerate(window.gpus)}
+    for event in sorted(found, key=lambda one: one.at):
+        at = columns.get((event.node or "", -1 if event.gpu is None else event.gpu))
+        if at is None or window.now - event.at > HELD_S * window.scale:
+            continue
+        if not window.running_since[at] > event.at:
+            yield _Fact(at, event.at, _xid(event), event.kind, event.message)
+
+
+def _xid(event: EventLogged) -> int:
+    number = json_object(event.detail).get("xid")
+    if event.kind == "xid" and type(number) is not int:
+        words = re.search(r"XID (\d+)", event.message)
+        return int(words[1]) if words else 0
+    return number if event.kind == "xid" and type(number) is int else 0
+
+
+def _roots(window: Window) -> dict[int, _Fact]:
+    """Return the first fact of each GPU that ends a job by itself: a lost GPU, or a memory error."""
+    roots: dict[int, _Fact] = {}
+    for fact in _facts(window):
+        if fact.kind == "gpu_back":
+            roots.pop(fact.at, None)
+        elif fact.kind == "gpu_lost" or fact.xid in LOST:
+            known = roots.get(fact.at)
+            if known is None or known.xid in MEMORY:
+                roots[fact.at] = fact
+        elif fact.xid in MEMORY:
+            roots.setdefault(fact.at, fact)
+    return roots
+
+
+def _cost(window: Window, since: float, at: int | None = None) -> float:
+    """Return by which share the job got slower since a fault, or what the peers wait for a GPU."""
+    behind = None if at is None else behind_peers(window, at)
+    cost = max(slowdown(window, since) or 0.0, behind or 0.0)
+    return cost if cost >= COSTS else 0.0
+
+
+def _match(
+    window: Window, at: int, since: float, signal: str, *evidence: Evidence, severity: str = ""
+) -> Match:
+    """Return the match of a GPU, which costs what the job got slower since then."""
+    lost = _cost(window, since) * float(window.active.sum())
+    return Match(window.gpus[at].node, at, since, signal, evidence, lost=lost, severity=severity)
+
+
+def _of(fact: _Fact) -> tuple[str, Evidence]:
+    """Return what a fact says in a few words, and as evidence."""
+    words = fact.message.split(";")[0] if fact.message else fact.kind
+    return words, Evidence("xid" if fact.xid else fact.kind, fact.xid or words)
+
+
+def _known(value: float) -> float:
+    """Return a count, 0 where it isn't measured."""
+    return float(value) if value > 0 else 0.0
+
+
+def _ran(window: Window) -> Mask:
+    """Return whether each GPU has or had a process of the job."""
+    ran: Mask = np.isfinite(window.ran_at)
+    return ran
+
+
+def _mute(window: Window) -> Mask:
+    """Return the GPUs that give no samples while others on their node do, and that did work."""
+    now = np.isfinite([window.gpu(name, window.step_s / window.scale)[-1] for name in _CORE]).any(axis=0)
+    mute: Mask = ~now & _ran(window)
+    if mute.any():
+        answers = np.isin(window.node_at, window.node_at[now])
+        mute &= answers & ~np.isfinite([window.gpu(name, SILENT_S) for name in _CORE]).any(axis=(0, 1))
+    return mute
+
+
+def _lost(window: Window) -> Iterable[Match]:
+    roots = {at: fact for at, fact in _roots(window).items() if fact.xid not in MEMORY}
+    mute = np.flatnonzero(_mute(window)).tolist()
+    ran = _ran(window)
+    for at, fact in roots.items():
+        words, evidence = _of(fact)
+        yield _match(window, at, fact.since, words, evidence, severity=FAULT if ran[at] else NOTE)
+    for at in set(mute) - set(roots):
+        since = window.now - SILENT_S * window.scale
+        yield _match(window, at, since, "no samples", Evidence("samples", 0, None))
+
+
+def _memory(window: Window) -> Iterable[Match]:
+    roots, mute = _roots(window), _mute(window)
+    uncorrected, pending = window.growth("ecc_uncorrected"), window.growth("remap_pending")
+    failed = window.growth("remap_failed")
+    counted = (uncorrected > 0) | (pending > 0) | (failed > 0)
+    corrected = window.growth("ecc_corrected")
+    rising = (corrected >= CORRECTED) & (corrected > ABOVE_PEERS * window.peers(corrected))
+    for at, fact in roots.items():
+        if fact.xid in MEMORY:
+            words, evidence = _of(fact)
+            lives = window.active[at] and not _cost(window, fact.since)
+            mild = fact.xid == REMAPPED and lives and not uncorrected[at] > 0
+            errors = Evidence("ecc_uncorrected", _known(uncorrected[at]), None, "errors")
+            severity = NOTE if mild else FAULT
+            yield _match(window, at, fact.since, words, evidence, errors, severity=severity)
+    for at in np.flatnonzero((counted | rising) & ~mute).tolist():
+        if at in roots:
+            continue
+        bad = uncorrected[at] > 0 or failed[at] > 0
+        name, values = (
+            ("ecc_uncorrected", uncorrected)
+            if uncorrected[at] > 0
+            else ("remap_failed", failed)
+            if failed[at] > 0
+            else ("remap_pending", pending)
+            if pending[at] > 0
+            else ("ecc_corrected", corrected)
+        )
+        words = f"{values[at]:,.0f} new {name.replace('_', ' ')}"
+        evidence = Evidence(name, float(values[at]), _known(window.peers(values)[at]), "")
+        yield _match(window, at, window.now, words, evidence, severity=FAULT if bad else NOTE)
+
+
+def _program(window: Window) -> Iterable[Match]:
+    facts = [one for one in _facts(window) if one.xid in PROGRAM]
+    if not facts:
+        return
+    roots = [one.since for one in _facts(window) if one.xid in LOST | MEMORY or one.kind == "gpu_lost"]
+    cascade = CASCADE_S * window.scale
+    incidents: list[list[_Fact]] = []
+    for fact in facts:
+        if incidents and fact.since - incidents[-1][-1].since <= cascade:
+            incidents[-1].append(fact)
+        else:
+            incidents.append([fact])
+    for incident in incidents:
+        begin = incident[0].since
+        if any(-5 <= begin - root <= cascade or 0 <= root - begin <= 5 for root in roots):
+            continue
+        # Whoever ends a job ends the work on all its GPUs.
+        several = len({one.at for one in incident}) > 1 or _ran(window).sum() == 1
+        if several and all(one.xid == CLEANED_UP for one in incident):
+            continue
+        # Clocks of nodes differ by some ms, and a cleaned-up process follows its fault at once.
+        early = [one for one in incident if one.since - begin <= 2 * window.scale]
+        first = min(early, key=lambda one: (PROGRAM.index(one.xid), one.since))
+        words, evidence = _of(first)
+        yield _match(window, first.at, first.since, words, evidence)
+
+
+def _nvlink(window: Window) -> Iterable[Match]:
+    down: dict[int, _Fact] = {}
+    for fact in _facts(window):
+        if fact.kind == "nvlink_restored":
+            down.pop(fact.at, None)
+        elif fact.kind == "nvlink_degraded" or fact.xid in NVLINK:
+            down.setdefault(fact.at, fact)
+    errors = window.growth("nvlink_errors")
+    peers = window.peers(errors)
+    grown = (errors >= NVLINK_ERRORS) & (errors > ABOVE_PEERS * peers)
+    roots = _roots(window)
+    for at in sorted((set(down) | set(np.flatnonzero(grown & window.active).tolist())) - set(roots)):
+        count = Evidence("nvlink_errors", _known(errors[at]), _known(peers[at]), "errors")
+        if at in down:
+            words, evidence = _of(down[at])
+            yield _match(window, at, down[at].since, words, evidence, count)
+        else:
+            severity = WASTE if _cost(window, window.now, at) else NOTE
+            yield _match(window, at, window.now, f"{errors[at]:,.0f} NVLink errors", count, severity=severity)
+
+
+def _pcie(window: Window) -> Iterable[Match]:
+    util = window.gpu("util_pct", 60)
+    for signal, most, what in zip(("pcie_gen", "pcie_width"), window.pcie_most.T, ("Gen", "x"), strict=True):
+        values = window.gpu(signal, 60)
+        peers = window.peers(window.mean(signal, 60))
+        # Where all links are alike, the machine was built so. Without peers a GPU's own maximum counts.
+        usual = np.where(window.active.sum() > 1, np.fmin(peers, np.nan_to_num(most, nan=np.inf)), most)
+        low = window.holds((values < usual - 0.5) & (util >= 20), np.isfinite(values + util), 60)
+        for at in np.flatnonzero(low & window.active).tolist():
+            since = window.now - 60 * window.scale
+            cost = _cost(window, since, at)
+            now = float(values[-1, at])
+            yield Match(
+                *(window.gpus[at].node, at, since, f"PCIe {what}{now:.0f}"),
+                (Evidence(signal, now, float(usual[at])),),
+                f"its peers {what}{usual[at]:.0f}",
+                lost=cost * float(window.active.sum()),
+                severity=WASTE if cost else NOTE,
+            )
+    replays, minutes = window.gpu("pcie_replays", 300), 5
+    if len(replays) < 2 or not (replays[-1] > replays[0]).any():
+        return
+    lanes = window.mean("pcie_width", 300)
+    rate = (replays[-1] - replays[0]) / minutes / lanes
+    limit = np.select(
+        [window.mean("pcie_gen", 300) < 3.5, window.mean("pcie_gen", 300) < 4.5], [0.48, 0.96], 1.92
+    )
+    for at in np.flatnonzero((rate > limit) & (rate > 2 * window.peers(rate)) & window.active).tolist():
+        evidence = Evidence("pcie_replays", round(float(rate[at]), 2), float(limit[at]), "1/min/lane")
+        severity = WASTE if _cost(window, window.now - 300 * window.scale, at) else NOTE
+        words = f"{rate[at]:.1f} PCIe replays a minute and lane"
+        yield _match(window, at, window.now - 300 * window.scale, words, evidence, severity=severity)
+
+
+def _stopped(window: Window, since: float) -> bool:
+    """Return whether the GPUs that still have a process spin since a time: busy, but nothing moves."""
+    back_s = (window.now - since) / window.scale
+    for signal, least, falls in (
+        *(("nvlink_mb_s", 100.0, 0.5), ("ib_mb_s", 50.0, 0.5), ("mem_util_pct", 5.0, 0.5)),
+        *(("pcie_mb_s", 100.0, 0.5), ("power_w", 100.0, 0.75)),
+    ):
+        series = window.job(signal, back_s + 240)
+        steps = max(1, round((window.now - since) / window.step_s) + 2)
+        before, after = series[:-steps], window.job(signal, 30)
+        if np.isfinite(before).sum() >= 3 and np.isfinite(after).any() and np.nanmedian(before) >= least:
+            return bool(np.nanmean(after) < falls * np.nanmedian(before))
+    return False
+
+
+def _rank_died(window: Window) -> Iterable[Match]:
+    ended_at = np.where(window.active, np.nan, window.ran_at)
+    gone_for = window.now - ended_at
+    gone = (gone_for >= GONE_S * window.scale) & (gone_for < HELD_S * window.scale) & ~_mute(window)
+    if not gone.any() or not window.active.any():
+        return
+    ended = float(ended_at[gone].min())
+    # Ranks that started after it belong to the restarted job, which doesn't miss the old one.
+    waits = window.active & (window.running_since < ended)
+    busy = window.mean("util_pct", 30)[waits] >= 90
+    if gone.sum() > waits.sum() or busy.sum() < 0.9 * waits.sum() or not _stopped(window, ended):
+        return
+    # A fault with a name of its own explains the end of ranks on its node.
+    known = {
+        window.gpus[one.at].node for one in _facts(window) if one.since > ended - CASCADE_S * window.scale
+    }
+    killed = window.host("job_oom_kills", HELD_S)
+    oom = np.nanmax(killed, axis=0, initial=0) > np.nanmin(killed, axis=0, initial=np.inf)
+    for node in np.unique(window.node_at[gone]).tolist():
+        here = np.flatnonzero(gone & (window.node_at == node))
+        if window.nodes[node] in known or oom[node]:
+            continue
+        first = here[ended_at[here] <= ended_at[here].min()]
+        at, place = (int(first[0]), window.gpus[first[0]]) if len(first) == 1 else (None, None)
+        last = None if place is None else window.last_process.get((place.node, place.row))
+        yield Match(
+            *(window.nodes[node], at, float(ended_at[here].min())),
+            "its process is gone" if at is not None else f"{len(here)} processes are gone",
+            (Evidence("pid", 0 if last is None else last.pid),),
+            f"the other {waits.sum()} GPUs wait",
+            () if last is None else (f"pid {last.pid}",),
+            lost=float(waits.sum()),
+        )
+
+
+def _blind(window: Window) -> Iterable[Match]:
+    steps = window.gpu("util_pct", max(15.0, 3 * window.step_s / window.scale))
+    hosts = window.host("cpu_pct", max(15.0, 3 * window.step_s / window.scale))
+    seen: Mask = np.asarray(np.isfinite(hosts).any(axis=0))
+    seen[window.node_at[np.isfinite(steps).any(axis=0)]] = True
+    if seen.all() or not seen.any() or window.now - window.started_at < 60 * window.scale:
+        return
+    names = [window.nodes[at] for at in np.flatnonzero(~seen).tolist()]
+    since = window.now - window.step_s * len(steps)
+    evidence = (Evidence("samples", 0, None),)
+    if len(names) > 3:
+        yield Match(None, None, since, f"no samples of {len(names)} nodes", evidence, nodes=tuple(names))
+        return
+    for name in names:
+        yield Match(name, None, since, "no samples: findings can't see it", evidence)
+
+
+_EXCLUDE = "Leave {node} out and tell the site"
+# fmt: off
+RULES = (
+    Rule(
+        "gpu_lost", "A GPU is lost", FAULT, LOCAL, ("events",), "at once; without an event 60 s",
+        "XID 79, 119, 120, 122 or 123, NVML says it is lost, or no samples while its neighbours have some",
+        "NVIDIA's XID catalogue; arXiv 2503.11901 (Delta)",
+        _EXCLUDE + ": the GPU needs a reset or the node a reboot",
+        "The rank on it can't go on, and all others wait for it until a timeout ends the job.",
+        "It answers again, or has a new process.",
+        "A driver that is reset on purpose looks the same.",
+        _lost, early=True,
+    ),
+    Rule(
+        "memory_error", "A GPU has memory errors", FAULT, LOCAL, ("events", "ecc_uncorrected"), "at once",
+        "XID 48, 63, 64, 94, 95, 140, 171 or 172, or new uncorrected errors or failed remappings; a note: "
+        "XID 63 or a pending remapping alone, 100 corrected errors that are 10 times those of the peers",
+        "NVIDIA's XID catalogue and its guide to GPU memory error management; 100 and 10 are our own",
+        _EXCLUDE + ": the GPU needs a reset; restart the job from its last checkpoint",
+        "An uncorrected error ends the program whose memory it hit.",
+        "The GPU has a new process. Errors from before the recording don't count.",
+        "Errors that a program without ECC can't see are not counted at all.",
+        _memory, early=True,
+    ),
+    Rule(
+        "program_error", "A program used a GPU wrongly", WASTE, LOCAL, ("events",), "at once",
+        "XID 13, 31, 43 or 45, the first in time; those that follow a lost GPU or a memory error don't count",
+        "NVIDIA's XID catalogue; Fire-Flyer, Titan",
+        "Run the program under compute-sanitizer; if {node} is named in other jobs, too, it is its hardware",
+        "A kernel read or wrote where it may not. XIDs of other GPUs that follow are consequences.",
+        "XID 45 on several GPUs at once: somebody ended the job.",
+        "Faulty memory can also make addresses wrong.",
+        _program, early=True,
+    ),
+    Rule(
+        "nvlink_degraded", "NVLinks of a GPU are down or slow", WASTE, LOCAL, ("events", "nvlink_errors"),
+        "at once",
+        "links down or slower than others, XID 74 or 144 to 150, or 100 errors and 10 times those of peers",
+        "NVIDIA's XID catalogue; 100 and 10 are our own",
+        _EXCLUDE + ": the GPU or its board needs a look",
+        "All-reduce goes over all links: the job goes on, at the speed of what is left.",
+        "The links are up again, or the GPU has a new process.",
+        "Errors that are corrected in time cost nothing.",
+        _nvlink, early=True,
+    ),
+    Rule(
+        "pcie_degraded", "A GPU's PCIe link is narrow or repeats packets", WASTE, LOCAL,
+        ("pcie_gen", "pcie_width"), "60 s; replays 5 min",
+        "an older generation or fewer lanes than the peers and than the GPU can have, while busy; or more "
+        "replays a minute and lane than 0.48 (Gen3), 0.96 (Gen4) or 1.92 (Gen5), and twice those of peers",
+        "DCGM; Imbue: 25 % of new hosts",
+        _EXCLUDE + ": the GPU needs to be seated again",
+        "Batches reach the GPU, and gradients the network, more slowly than elsewhere.",
+        "All links are alike, the GPU is idle, or the job is no slower: then it is a note.",
+        "A machine with slots of different widths.",
+        _pcie,
+    ),
+    Rule(
+        "rank_died", "A rank has died and the others wait", FAULT, LOCAL, ("processes", "util_pct"), "60 s",
+        "the process of a GPU is gone for 60 s, while at least half of the GPUs are busy and nothing moves",
+        "PyTorch: a collective waits 10 minutes for a rank; 60 s is our own",
+        "See the log of that rank; end the job, it won't go on by itself",
+        "In lock-step the others spin in a collective until a timeout.",
+        "All processes end, or the rank restarts within a minute, or the others go on working.",
+        "A program that lets some ranks end early, while others compute on without memory traffic.",
+        _rank_died, early=True,
+    ),
+    Rule(
+        "blind", "A node sends no samples", NOTE, APART, (), "three intervals, at least 15 s",
+        "no sample of GPUs or host, while other nodes send some",
+        "Omnistat, nvrx-watch: a blind watcher must not look healthy",
+        "See whether {node} answers: gswarm-tui doctor",
+        "What happens on the node isn't seen by any rule.",
+        "No node sends samples.",
+        "The agent was stopped, and the node is well.",
+        _blind, early=True,
+    ),
+)

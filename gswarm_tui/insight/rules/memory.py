@@ -1,0 +1,232 @@
+"""Rules about memory and disks that run out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from gswarm_tui.fleet.findings import FAULT, NOTE, WASTE, Evidence
+from gswarm_tui.fleet.history import Floats, Singles
+from gswarm_tui.insight.effect import slowdown
+from gswarm_tui.insight.rule import APART, LOCAL, Match, Rule
+from gswarm_tui.insight.window import Window
+
+TREND_S = 300.0
+"""Growth is measured over this time, in a straight line."""
+STRAIGHT = 0.9
+"""The least R² of growth (Kineto's and our own threshold)."""
+LEFT_S = 1800.0
+"""What lasts longer than this isn't a fault yet."""
+LEAST_GROWTH = 0.02
+"""The least growth in ``TREND_S``, as a share of the whole: less is noise."""
+SETTLED_S = 120.0
+"""A process fills its caches first: growth before this age says nothing."""
+FULL, FULL_MIB, FEW_FILES = 0.01, 1024, 1000
+"""A file system is full with less than this share and this much free, or with fewer free inodes."""
+SWAPPED_MIB, PRESSURE_PCT = 128, 10.0
+
+
+def growth(values: Floats | Singles) -> Floats:
+    """Return the growth a step of series that grow in a straight line, 0 of others: (steps, rows) -> (rows).
+
+    Both halves grow, too: what levels off, as a cache, isn't a straight line.
+    """
+    count = len(values)
+    if count < 4 or values.shape[1] == 0:
+        return np.zeros(values.shape[1])
+    values = values.astype(np.float64)
+    for step in range(1, count):
+        values[step] = np.where(np.isnan(values[step]), values[step - 1], values[step])
+    at = np.arange(count) - (count - 1) / 2
+    slope = at @ (values - values[0]) / (at @ at)
+    spread = ((values - values.mean(axis=0)) ** 2).sum(axis=0)
+    straight = slope**2 * (at @ at) >= STRAIGHT * spread
+    half = count // 2
+    halves = np.minimum((values[half] - values[0]) / half, (values[-1] - values[half]) / (count - 1 - half))
+    grows: Floats = np.where(straight & (halves > 0.4 * slope) & (slope > 0), slope, 0.0)
+    return grows
+
+
+def _left(window: Window, room: Floats, grows: Floats, step_s: float) -> Floats:
+    """Return the seconds until room is used up, infinite where nothing grows."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left: Floats = np.where(grows > 0, np.maximum(room, 0) / grows * step_s / window.scale, np.inf)
+    return left
+
+
+def _minutes(seconds: float) -> str:
+    return f"full in {max(1, math.ceil(seconds / 60))} min"
+
+
+def _gpu_memory(window: Window) -> Iterable[Match]:
+    used = window.gpu("mem_used_mib", TREND_S)
+    total = np.array([gpu.facts.memory_total_mib or np.nan for gpu in window.gpus])
+    if len(used) < 4 or not (used[-1] - used[0] > LEAST_GROWTH * total).any():
+        return
+    grows = growth(used)
+    left = _left(window, total - used[-1], grows, window.step_s)
+    settled = window.now - window.running_since >= (TREND_S + SETTLED_S) * window.scale
+    soon = (left <= LEFT_S) & (grows * (len(used) - 1) > LEAST_GROWTH * total) & settled & window.active
+    peers = window.peers(used[-1].astype(np.float64))
+    for at in np.flatnonzero(soon).tolist():
+        a_minute = grows[at] * 60 / window.step_s * window.scale
+        yield Match(
+            *(window.gpus[at].node, at, window.now - TREND_S * window.scale),
+            f"memory {used[-1, at] / 1024:,.1f} GiB, {a_minute:,.0f} MiB more a minute",
+            (
+                Evidence("mem_used_mib", float(used[-1, at]), float(peers[at]), "MiB"),
+                Evidence("memory_total_mib", float(total[at]), None, "MiB"),
+            ),
+            details=(_minutes(left[at]),),
+        )
+
+
+def _host_memory(window: Window) -> Iterable[Match]:
+    kills = window.host("job_oom_kills", 600)
+    killed = np.flatnonzero(np.nanmax(kills, axis=0, initial=0) > np.nanmin(kills, axis=0, initial=np.inf))
+    for at in killed.tolist():
+        first = int(np.argmax(kills[:, at] > np.nanmin(kills[:, at])))
+        since = window.now - (len(kills) - 1 - first) * window.step_s
+        count = float(np.nanmax(kills[:, at]) - np.nanmin(kills[:, at]))
+        yield Match(
+            *(window.nodes[at], None, since, f"the kernel killed {count:.0f} processes for lack of memory"),
+            (Evidence("job_oom_kills", count, 0.0),),
+            lost=(slowdown(window, since) or 0.0) * float(window.active.sum()),
+        )
+    used, job = window.host("memory_used_mib", TREND_S), window.host("job_memory_mib", TREND_S)
+    total = np.array([_total_mib(window, node) for node in window.nodes])
+    if len(used) < 4 or not (used[-1] - used[0] > LEAST_GROWTH * total).any():
+        return
+    # The job's memory has its page cache in it, which needn't fit: what the node can't free counts.
+    grows, room = growth(used), total - used[-1]
+    limit = window.host("job_memory_limit_mib", TREND_S)[-1]
+    in_job = (growth(job) > 0.5 * grows) & (limit < total)
+    room = np.where(in_job, np.fmax(limit - np.fmin(job[-1], used[-1]), 0), room)
+    left = _left(window, room, grows, window.step_s)
+    began = np.full(len(window.nodes), np.inf)
+    np.minimum.at(began, window.node_at, np.where(window.active, window.running_since, np.inf))
+    soon = (left <= LEFT_S) & (window.now - began >= (TREND_S + SETTLED_S) * window.scale)
+    for at in np.flatnonzero(soon & (grows * (len(used) - 1) > LEAST_GROWTH * total)).tolist():
+        if at in killed:
+            continue
+        whole = float(limit[at] if in_job[at] else total[at])
+        now = float(job[-1, at] if in_job[at] else used[-1, at])
+        yield Match(
+            *(window.nodes[at], None, window.now - TREND_S * window.scale),
+            f"host memory {now / 1024:,.0f} of {whole / 1024:,.0f} GiB",
+            (Evidence("job_memory_mib" if in_job[at] else "memory_used_mib", now, None, "MiB"),),
+            details=(_minutes(left[at]),),
+        )
+
+
+def _total_mib(window: Window, node: str) -> float:
+    info = window.infos.get(node)
+    return float("nan") if info is None else info.hello.host.memory_total_mib or float("nan")
+
+
+def _swap(window: Window) -> Iterable[Match]:
+    swap = window.host("swap_used_mib", 600)
+    if not len(swap) or not (swap[-1] - np.nanmin(swap, axis=0, initial=np.inf) >= SWAPPED_MIB).any():
+        return
+    pressure = np.fmax(window.mean("psi_memory_pct", 60), window.mean("job_psi_memory_pct", 60))
+    grown = swap[-1] - np.nanmin(swap, axis=0, initial=np.inf)
+    for at in np.flatnonzero((grown >= SWAPPED_MIB) & (pressure >= PRESSURE_PCT)).tolist():
+        since = window.now - 60 * window.scale
+        yield Match(
+            *(window.nodes[at], None, since, f"{grown[at]:,.0f} MiB swapped out"),
+            (
+                Evidence("swap_used_mib", float(swap[-1, at]), None, "MiB"),
+                Evidence("psi_memory_pct", round(float(pressure[at])), None, "%"),
+            ),
+            details=(f"tasks wait for memory {pressure[at]:.0f} % of the time",),
+            lost=(slowdown(window, since) or 0.0) * float(window.active.sum()),
+        )
+
+
+def _disk(window: Window) -> Iterable[Match]:
+    keys = window.mount_minutes.keys
+    free = window.mount_minutes.last("free_mib", round(TREND_S / 60) + 1)
+    files = window.mount_minutes.last("free_inodes", 30)
+    earlier = window.mount_minutes.last("free_mib", 30)
+    shrinks = growth(-free)
+    found: dict[str, dict[str, tuple[str, str, float]]] = {}
+    for node, mounts in window.mounts.items():
+        for name, row in mounts.items():
+            now, total, inodes = (row.get(column) for column in ("free_mib", "total_mib", "free_inodes"))
+            at = keys.get((node, name))
+            if now is None or not total:
+                continue
+            most = now if at is None else float(np.nanmax(earlier[:, at], initial=now))
+            before = 0.0 if at is None else float(np.nanmax(files[:, at], initial=inodes or 0))
+            grows = 0.0 if at is None else float(shrinks[at])
+            left = now / grows * 60 if grows > 0 else np.inf
+            if now <= min(FULL * total, FULL_MIB):
+                # A file system that was full before isn't the job's: somebody lives with it.
+                found.setdefault(name, {})[node] = (
+                    "is full",
+                    FAULT if most > now + FULL * total else NOTE,
+                    now,
+                )
+            elif inodes is not None and inodes < FEW_FILES and before > 2 * FEW_FILES:
+                found.setdefault(name, {})[node] = f"has {inodes:.0f} free inodes", FAULT, now
+            elif left <= LEFT_S and grows * 5 > LEAST_GROWTH / 4 * total:
+                found.setdefault(name, {})[node] = _minutes(left), FAULT, now
+    for name, nodes in found.items():
+        # A file system of all nodes is none's fault.
+        everywhere = len(nodes) > 1 and len(nodes) > len(window.nodes) / 2
+        for node, (words, severity, now) in list(nodes.items())[: 1 if everywhere else None]:
+            yield Match(
+                *(None if everywhere else node, None, window.now, f"{name} {words}"),
+                (Evidence("free_mib", float(now), None, "MiB"),),
+                nodes=tuple(nodes) if everywhere else (),
+                severity=severity,
+            )
+
+
+# fmt: off
+RULES = (
+    Rule(
+        "gpu_memory", "A GPU's memory runs out", FAULT, APART, ("mem_used_mib",), "5 min",
+        "grows in a straight line (R² > 0.9), by 2 % of the whole in 5 min, and is full within 30 min",
+        "TraceML (memory creep); the numbers are our own",
+        "Find what grows: tensors kept with their graph, or longer sequences; "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps with fragments",
+        "The program ends when it asks for memory that isn't there.",
+        "Memory is full but doesn't grow: PyTorch's cache keeps what it once had. Or it levels off.",
+        "A cache that is meant to grow, and stops by itself.",
+        _gpu_memory,
+    ),
+    Rule(
+        "host_memory", "A node's memory runs out", FAULT, LOCAL, ("memory_used_mib",), "5 min; kills at once",
+        "the kernel killed a process of the job, or memory grows in a straight line (R² > 0.9), by 2 % of "
+        "the whole in 5 min, and reaches the job's limit or the node's memory within 30 min",
+        "ClusterCockpit (0.9 of the limit); the numbers are our own",
+        "Request more memory, or start fewer data loader workers: each holds a copy of the dataset's objects",
+        "The kernel ends a process when the job's limit is reached, and the other ranks wait for it.",
+        "Only the page cache grows, or it levels off.",
+        "A dataset that is read into memory once, and then fits.",
+        _host_memory, early=True,
+    ),
+    Rule(
+        "swap", "A node swaps", WASTE, LOCAL, ("swap_used_mib", "psi_memory_pct"), "60 s",
+        "swap grew by 128 MiB in 10 min while tasks wait for memory for over 10 % of the time",
+        "our own thresholds; pressure as in the kernel's documentation of PSI",
+        "Request more memory, or start fewer data loader workers",
+        "Memory that is swapped out is a thousand times slower, and all ranks wait for this node.",
+        "Old pages are swapped out and nothing waits for them.",
+        "Another job on the node fills its memory.",
+        _swap,
+    ),
+    Rule(
+        "disk_full", "A file system is full", FAULT, LOCAL, ("mounts",), "at once; growth: 5 min",
+        "less than 1 % and 1 GiB free, fewer than 1,000 free inodes, or full within 30 min by its growth",
+        "BLOOM's chronicles; the numbers are our own",
+        "Remove files or write elsewhere: TMPDIR for temporary files, another file system for checkpoints",
+        "The next checkpoint or temporary file fails, and the program ends.",
+        "It was full before and doesn't change: then it is a note.",
+        "Files are removed in time, as old checkpoints.",
+        _disk, early=True,
+    ),
+)
