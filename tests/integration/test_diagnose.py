@@ -80,7 +80,8 @@ def test_json_names_the_culprit_with_its_numbers_and_the_ledger_adds_up(run: Cal
 def test_text_says_who_by_which_numbers_what_to_do_and_what_was_watched(run: Callable[..., str]) -> None:
     shown = run()
     assert shown.startswith("recording 1 · run.duckdb\n")
-    assert sum(map(int, re.findall(r"(\d+) %", re.search(r"GPU time .*", shown)[0]))) == 100  # type: ignore[index]
+    (where,) = re.findall("GPU time .*", shown)
+    assert sum(int(share) for share in re.findall(r"(\d+) %", where)) == 100
     labels = [line.split("  ")[0] for line in shown.splitlines()]
     assert labels.index("waste") < labels.index("evidence") < labels.index("to do") < labels.index("rule")
     assert "gpu02:2 · rank 6 · clock" in shown

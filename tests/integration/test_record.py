@@ -99,6 +99,18 @@ def reasons(folder: Path) -> list[tuple[str]]:
     return query(folder / "run.duckdb", "SELECT message FROM events WHERE kind = 'recording_ended'")
 
 
+def test_a_note_on_gpu_time_and_findings_follows_the_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GSWARM_TUI_RULES_SPEED", "20")
+    with record(tmp_path, "--demo", "2x4", "--interval", "0.2", "--", "sleep", "3") as running:
+        assert running.end() == (0, "")
+    *_, note = "".join(running.lines).rpartition("\nGPU time")
+    lines = note.splitlines()
+    assert 2 <= len(lines) <= 10
+    assert lines[-1].split()[0] in ("evidence", "findings")
+
+
 def test_session_lasts_as_long_as_the_command(tmp_path: Path) -> None:
     with record(tmp_path, "--demo", "2x4", "--name", "train", "--", *UNTIL_INPUT_ENDS) as running:
         running.wait_for("2 nodes send data, 8 GPUs")
