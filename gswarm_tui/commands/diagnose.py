@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import cast
 
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
@@ -21,7 +20,7 @@ from gswarm_tui.insight.catalogue import RULES
 from gswarm_tui.insight.recorded import Diagnosis, diagnose
 from gswarm_tui.insight.watch import time_scale
 from gswarm_tui.options.arguments import CommandParser
-from gswarm_tui.printing.json_output import print_json, utc
+from gswarm_tui.printing.json_output import findings_object, print_json
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.store.querying.arrays import ArraySource
 from gswarm_tui.store.querying.results import QuerySource
@@ -57,7 +56,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
                 print_notice("no finding names a node that the site could mend")
             return 0
         if arguments.json:
-            print_json(as_json(found))
+            print_json(findings_object(found.findings, found.not_measured, found.ledger))
             return 0
         _print_text(found, period, source, everything=arguments.all)
     return 0
@@ -100,30 +99,6 @@ def _whole(source: QuerySource) -> Period:
         older = ", ".join(one.name for one in recordings[:-1])
         print_notice(f"{source.path} has {len(recordings)} recordings; using the newest. Others: {older}.")
     return recordings[-1]
-
-
-def as_json(found: Diagnosis) -> dict[str, Any]:
-    """Return a diagnosis as a JSON object."""
-    named = [one for one in found.findings if one.kind != CANNOT_TELL]
-    return {
-        "findings": [finding_json(one) for one in named],
-        "cannot_tell": [finding_json(one) for one in found.findings if one.kind == CANNOT_TELL],
-        "not_measured": [{"signal": signal, "nodes": nodes} for signal, nodes in found.not_measured.items()],
-        "ledger": {cause: round(seconds / 3600, 6) for cause, seconds in found.ledger.items()},
-    }
-
-
-def finding_json(finding: Finding) -> dict[str, Any]:
-    """Return a finding as a JSON object; times are ISO 8601 in UTC, numbers that aren't finite are null."""
-    plain = finding.plain()
-    del plain["finding_id"]
-    evidence = [{key: _finite(value) for key, value in one.items()} for one in plain["evidence"]]
-    times = {name: utc(plain[name]) for name in ("since", "until")}
-    return plain | times | {"evidence": evidence, "gpu_hours": round(_finite(finding.gpu_hours) or 0.0, 6)}
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _print_text(found: Diagnosis, period: Period, source: QuerySource, *, everything: bool) -> None:

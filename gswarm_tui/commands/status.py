@@ -69,6 +69,9 @@ def _lines(head: Head) -> Iterator[str]:
     yield f"GPUs      {status['gpus']:,}, {status['busy_gpus']:,} busy · {util} · {used}"
     late = f", {status['lag_ms']:.0f} ms late" if status["lag_ms"] else ""
     yield f"sampling  every {status['interval_ms'] / 1000:g} s{late} · {', '.join(status['metrics'])}"
+    if (finding := status.get("finding")) is not None:
+        more = status["findings"] - 1
+        yield f"finding   {printable(finding['sentence'])}" + (f" (and {more} more)" if more else "")
     if status["rows"] is not None:
         waiting = f", {plural(status['waiting'], 'event')} to write" if status["waiting"] else ""
         yield f"file      {plural(status['rows'], 'row')}, {file_size(status['file_bytes'])}{waiting}"

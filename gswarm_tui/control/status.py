@@ -15,6 +15,7 @@ from typing import Any
 from gswarm_agent import __version__
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.control.execution import rounded, session_row
+from gswarm_tui.fleet.findings import holding
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.totals import totals
@@ -22,15 +23,19 @@ from gswarm_tui.link.hub import Run
 
 _UTIL, _POWER, _MEMORY = map(GPU_COLUMNS.index, ("util_pct", "power_w", "mem_used_mib"))
 
+_OF_FINDING = ("kind", "severity", "node", "gpu", "sentence")
+
 
 def head_status(run: Run, path: Path | None, uid: str, label: str) -> dict[str, Any]:
     """Return the state of a head: its recording, its nodes and GPUs, its recorder.
 
     ``label`` names the nodes' job, such as "job 4711". ``states`` counts the nodes by state, ``rows``
     the committed rows, ``waiting`` the events that aren't committed; ``lag_ms`` is the worst lateness of a
-    sample. ``error`` is None while everything is recorded.
+    sample. ``error`` is None while everything is recorded. ``finding`` is the first of the ``findings`` that
+    hold.
     """
     now, recorder = run.now(), run.recorder
+    found = holding(run.fleet.findings.values())
     sums = totals(run.fleet, now)
     return {
         "pid": os.getpid(),
@@ -56,6 +61,8 @@ def head_status(run: Run, path: Path | None, uid: str, label: str) -> dict[str, 
         "lag_ms": rounded(sums.lag_ms),
         "error": None if recorder is None else recorder.error or None,
         "sessions": [session_row(session, now) for session in run.fleet.sessions.running],
+        "findings": len(found),
+        "finding": {name: getattr(found[0], name) for name in _OF_FINDING} if found else None,
     }
 
 

@@ -111,3 +111,8 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
             one.since,
         ),
     )
+
+
+def holding(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings that hold and that nobody dismissed, the most important first."""
+    return in_order(one for one in findings if one.until is None and not one.dismissed)

@@ -1,4 +1,6 @@
-"""Our own HTTP API, ``/api/v1``: nodes, GPUs, sessions, marks, events, settings, SQL, frames."""
+"""Our own HTTP API, ``/api/v1``: nodes, GPUs, sessions, marks, events, findings, settings, SQL,
+frames.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,12 @@ from gswarm_tui.control.intents import (
 )
 from gswarm_tui.control.recorder import Recorder
 from gswarm_tui.control.status import head_status, node_rows, session_rows
-from gswarm_tui.fleet.events import EVENT_KINDS, EventLogged, json_object
+from gswarm_tui.fleet.events import EVENT_KINDS, EventLogged, FleetExamined, json_object
+from gswarm_tui.fleet.findings import in_order
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.snapshot import GPU_ROW, gpu_rows, node_object
 from gswarm_tui.printing.cells import checked_depth, plain
-from gswarm_tui.printing.json_output import utc, with_times
+from gswarm_tui.printing.json_output import findings_object, utc, with_times
 from gswarm_tui.server import models
 from gswarm_tui.server.event_stream import FrameStream, Metrics
 from gswarm_tui.server.requests import (
@@ -61,6 +64,7 @@ def api_router(
     router.get("/sessions", response_model=dict[str, Any])(calls.sessions)
     router.get("/sessions/{session:path}/export", responses=problems(404))(calls.export_session)
     router.get("/events", response_model=dict[str, Any])(calls.events)
+    router.get("/findings", response_model=models.Findings)(calls.findings)
     router.get("/interval")(calls.interval)
     router.get("/metrics")(calls.metrics)
     router.get("/frames", response_class=StreamingResponse, responses=_EVENT_STREAM)(calls.frames)
@@ -168,6 +172,14 @@ class _ApiCalls:
             these = ", ".join(sorted(EVENT_KINDS))
             raise HTTPException(BAD_REQUEST, f"{quote(kind)} isn't a kind of event; these are: {these}.")
         return json_answer({"events": [_event(event) for event in chosen[-limit:]]})
+
+    async def findings(self) -> Response:
+        """List what the rules found so far, what isn't measured, and the GPU-hours by cause."""
+        fleet = self._attached.fleet
+        examined = fleet.examined or FleetExamined(0.0, {}, {}, {})
+        return json_answer(
+            findings_object(in_order(fleet.findings.values()), examined.not_measured, examined.ledger)
+        )
 
     async def frames(
         self,

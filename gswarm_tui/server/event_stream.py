@@ -1,7 +1,7 @@
 """Server-sent events with each new state of the fleet, for pages and scripts that follow a recording.
 
-Each message has the newest samples of all nodes, so a reader that is slow skips messages and misses nothing
-that still holds. Messages are encoded once for all readers of the same metrics.
+Each message has the newest samples of all nodes and the findings that hold, so a reader that is slow skips
+messages and misses nothing that still holds. Messages are encoded once for all readers of the same metrics.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from gswarm_tui.control.recorder import Recorder
+from gswarm_tui.fleet.findings import holding
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.snapshot import metric_values
-from gswarm_tui.printing.json_output import utc
+from gswarm_tui.printing.json_output import finding_object, utc
 from gswarm_tui.server.tokens import Tokens, are_replaced
 
 MAX_READERS = 64
@@ -85,7 +86,9 @@ class FrameStream:
         for node in list(self._attached.fleet.nodes.values()):
             parts.append(json.dumps(_node(node, now, metrics), allow_nan=False, separators=(",", ":")))
             await asyncio.sleep(0)  # other requests are answered meanwhile
-        data = f'{{"at":"{utc(now)}","nodes":[{",".join(parts)}]}}'
+        holds = [finding_object(one) for one in holding(self._attached.fleet.findings.values())]
+        found = json.dumps(holds, allow_nan=False, separators=(",", ":"))
+        data = f'{{"at":"{utc(now)}","findings":{found},"nodes":[{",".join(parts)}]}}'
         return f"id: {number}\nevent: frame\ndata: {data}\n\n".encode()
 
 

@@ -8,6 +8,7 @@ docs/guide/prometheus.md lists all families.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -17,9 +18,11 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 from gswarm_agent import __version__
+from gswarm_agent.frame import gpu_label
 from gswarm_agent.metrics import COUNTER, GAUGE, GPU_METRICS, HOST_METRICS, LISTINGS, ROW_NAMES, Metric
 from gswarm_tui.common.errors import printable
 from gswarm_tui.fleet.events import RecorderStatus
+from gswarm_tui.fleet.findings import holding
 from gswarm_tui.fleet.frame_values import ENERGY
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState, Standing
@@ -151,6 +154,10 @@ RECORDER_FAMILIES = (
         "gswarm_recording_energy_joules", "Energy that the job's GPUs used in this recording", COUNTER
     ),
 )
+FINDING_FAMILIES = (
+    MetricFamily("gswarm_finding", "Findings of this kind that hold now and aren't dismissed"),
+)
+LEDGER_FAMILIES = (MetricFamily("gswarm_ledger_gpu_seconds", "Time of the job's GPUs so far, by its cause"),)
 INFO_FAMILIES = (
     MetricFamily("gswarm_recording_info", "Recording and version of gswarm-tui as labels; always 1"),
 )
@@ -188,6 +195,7 @@ def fleet_tables(fleet: Fleet, now: float, job_id: str, health: RecorderHealth |
     up = [node for node in nodes if node.standing(now) is Standing.LIVE]
     tables = [_gpus(up, job_id), _hosts(up, job_id), _nodes(nodes, now, job_id)]
     tables += [_listing(kind, up, job_id) for kind in LISTINGS]
+    tables += [*_findings(fleet, job_id), *_ledger(fleet, job_id)]
     return tables if health is None else [*tables, *_recorder(fleet, job_id, health)]
 
 
@@ -245,6 +253,25 @@ def _listing(kind: str, nodes: Sequence[NodeState], job_id: str) -> FamilyTable:
     labels = [_labels(hostname=node, hpc_job=job_id, **{column: name}) for node, name, _ in found]
     based = _base_units(metrics, np.array(values).reshape(-1, len(metrics)))
     return FamilyTable(LISTING_FAMILIES[kind], labels, based)
+
+
+def _findings(fleet: Fleet, job_id: str) -> Iterator[FamilyTable]:
+    counts = Counter(
+        (one.kind, one.severity, one.node or "", "" if one.gpu is None else gpu_label(one.gpu))
+        for one in holding(fleet.findings.values())
+    )
+    labels = [
+        _labels(kind=kind, severity=severity, node=node, gpu=gpu, hpc_job=job_id)
+        for kind, severity, node, gpu in counts
+    ]
+    yield FamilyTable(FINDING_FAMILIES, labels, np.array([*counts.values()], dtype=float).reshape(-1, 1))
+
+
+def _ledger(fleet: Fleet, job_id: str) -> Iterator[FamilyTable]:
+    if fleet.examined is not None:
+        labels = [_labels(cause=cause, hpc_job=job_id) for cause in fleet.examined.ledger]
+        seconds = np.array([*fleet.examined.ledger.values()], dtype=float)
+        yield FamilyTable(LEDGER_FAMILIES, labels, seconds.reshape(-1, 1))
 
 
 def _nodes(nodes: Sequence[NodeState], now: float, job_id: str) -> FamilyTable:

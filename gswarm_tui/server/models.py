@@ -117,6 +117,50 @@ class MetricGroups(Body):
     groups: list[Group] = Field(max_length=len(METRIC_GROUPS))  # type: ignore[valid-type]
 
 
+class FindingEvidence(BaseModel):
+    """One number of a finding, with that of the peers."""
+
+    metric: str
+    value: float | str
+    peers: float | str | None
+    unit: str
+
+
+class ListedFinding(BaseModel):
+    """Who is at fault, since when, by which numbers, at what cost, and what to do."""
+
+    kind: str
+    severity: Literal["fault", "waste", "note"]
+    node: str | None
+    gpu: int | None
+    rank: int | None
+    nodes: list[str]
+    since: datetime
+    until: datetime | None = Field(description="null while it holds")
+    gpu_hours: float
+    sentence: str
+    evidence: list[FindingEvidence]
+    advice: str
+    source: str
+    dismissed: bool
+
+
+class MissingSignal(BaseModel):
+    """A signal that rules need, and the nodes that lack it."""
+
+    signal: str
+    nodes: list[str]
+
+
+class Findings(BaseModel):
+    """Findings in order, faults first, as ``gswarm-tui diagnose --json`` prints them."""
+
+    findings: list[ListedFinding]
+    cannot_tell: list[ListedFinding]
+    not_measured: list[MissingSignal]
+    ledger: dict[str, float] = Field(description="GPU-hours so far by cause")
+
+
 class Query(Body):
     """One SQL statement that reads, in DuckDB's dialect, and its limits."""
 

@@ -30,9 +30,11 @@ from gswarm_tui.insight.catalogue import RULES
 from gswarm_tui.insight.rule import Rule
 from gswarm_tui.options.command_table import COMMANDS
 from gswarm_tui.server.exposition import (
+    FINDING_FAMILIES,
     GPU_FAMILIES,
     HOST_FAMILIES,
     INFO_FAMILIES,
+    LEDGER_FAMILIES,
     LISTING_FAMILIES,
     NODE_FAMILIES,
     RECORDER_FAMILIES,
@@ -142,6 +144,7 @@ def prometheus_metrics() -> str:
     """Return the tables of all metrics for Prometheus."""
     subjects = {"GPUs": GPU_FAMILIES, "Hosts": HOST_FAMILIES, "Nodes": NODE_FAMILIES}
     subjects |= {"Ports": LISTING_FAMILIES["ports"], "File systems": LISTING_FAMILIES["mounts"]}
+    subjects["Findings"] = (*FINDING_FAMILIES, *LEDGER_FAMILIES)
     subjects["The recorder"] = (*RECORDER_FAMILIES, *INFO_FAMILIES)
     return "\n\n".join(
         f"### {subject}\n\n"

@@ -118,7 +118,7 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.printing.json_output",
         "gswarm_tui.store",
     },
-    "gswarm_tui.printing": {"gswarm_tui.common", "gswarm_tui.store"},
+    "gswarm_tui.printing": {"gswarm_tui.common", "gswarm_tui.fleet", "gswarm_tui.store"},
     "gswarm_tui.plotting": {
         "gswarm_tui.analysis",
         "gswarm_tui.common",
@@ -249,7 +249,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.options": 1_250,
     "gswarm_tui.playback": 480,
     "gswarm_tui.plotting": 1_350,
-    "gswarm_tui.printing": 600,
+    "gswarm_tui.printing": 625,
     "gswarm_tui.profiling": 2_225,
     "gswarm_tui.reporting": 450,
     "gswarm_tui.run": 2_950,

@@ -14,12 +14,22 @@ from prometheus_client.samples import Sample
 
 from gswarm_agent.frame import ProcessSample
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, LISTINGS
-from gswarm_tui.fleet.events import LinkChanged, LinkMeasured, NodeIntroduced, Phase, RecorderStatus
+from gswarm_tui.fleet.events import (
+    FindingChanged,
+    FleetExamined,
+    LinkChanged,
+    LinkMeasured,
+    NodeIntroduced,
+    Phase,
+    RecorderStatus,
+)
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.server.exposition import (
+    FINDING_FAMILIES,
     GPU_FAMILIES,
     HOST_FAMILIES,
     INFO_FAMILIES,
+    LEDGER_FAMILIES,
     LISTING_FAMILIES,
     NODE_FAMILIES,
     RECORDER_FAMILIES,
@@ -27,7 +37,7 @@ from gswarm_tui.server.exposition import (
     exposition_text,
     fleet_tables,
 )
-from tests.unit.store_recording import T0, arrived, gpu_row, hello, host_row, listings, process_row
+from tests.unit.store_recording import T0, arrived, finding, gpu_row, hello, host_row, listings, process_row
 
 FAMILIES = (
     *GPU_FAMILIES,
@@ -36,6 +46,8 @@ FAMILIES = (
     *NODE_FAMILIES,
     *RECORDER_FAMILIES,
     *INFO_FAMILIES,
+    *FINDING_FAMILIES,
+    *LEDGER_FAMILIES,
 )
 STATUS = RecorderStatus("run.duckdb", rows=1200, file_bytes=4096, waiting=3, committed={})
 HEALTH = RecorderHealth("abd2", T0, STATUS, connected=True, disk_free_bytes=10**9)
@@ -196,6 +208,28 @@ def test_the_recorder_reports_its_health(health: RecorderHealth, up: int, rows: 
     assert values_of(found, "gswarm_recorder_disk_free_bytes") == [10**9]
     (info,) = (sample.labels for sample in found if sample.name == "gswarm_recording_info")
     assert (info["recording"], info["hpc_job"]) == ("abd2", "4711")
+
+
+def test_findings_that_hold_and_the_ledger_have_series() -> None:
+    fleet = live_fleet("n1")
+    assert not values_of(samples(fleet), "gswarm_finding")
+    hang = finding(3, kind="hang", severity="fault", node=None, gpu=None)
+    dismissed, ended = finding(4, dismissed=True), finding(5, until=T0 + 20)
+    for found in (finding(1), hang, dismissed, ended):
+        fleet.apply(FindingChanged(T0, found))
+    fleet.apply(FleetExamined(T0, {"working": 90.0, "waiting": 10.5}, {}, {}))
+    series = {
+        frozenset(sample.labels.items()): sample.value
+        for sample in samples(fleet, job_id="4711")
+        if sample.name in ("gswarm_finding", "gswarm_ledger_gpu_seconds")
+    }
+    job = ("hpc_job", "4711")
+    assert series == {
+        frozenset({("kind", "hang"), ("severity", "fault"), job}): 1,
+        frozenset({("kind", "thermal"), ("severity", "waste"), ("node", "n1"), ("gpu", "1"), job}): 1,
+        frozenset({("cause", "working"), job}): 90,
+        frozenset({("cause", "waiting"), job}): 10.5,
+    }
 
 
 @given(
