@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gswarm_agent.frame import INFO
@@ -14,6 +15,7 @@ from gswarm_tui.control.intents import (
     ChangeMetrics,
     ChangeSession,
     Detach,
+    DismissFinding,
     Intent,
     IntentError,
     LogEvent,
@@ -24,7 +26,14 @@ from gswarm_tui.control.intents import (
     StopSession,
     UndoStop,
 )
-from gswarm_tui.fleet.events import EventLogged, SessionChanged, SessionStarted, SessionStopped, StopUndone
+from gswarm_tui.fleet.events import (
+    EventLogged,
+    FindingChanged,
+    SessionChanged,
+    SessionStarted,
+    SessionStopped,
+    StopUndone,
+)
 from gswarm_tui.fleet.node import Standing
 from gswarm_tui.fleet.session_texts import SessionNameError
 from gswarm_tui.fleet.sessions import Session, suggest_name
@@ -65,6 +74,8 @@ class Executor:
                 return self._change_session(intent)
             case SetMark():
                 return self._mark(intent)
+            case DismissFinding():
+                return self._dismiss(intent)
             case LogEvent():
                 self._require_recording("no event logged")
                 self._hub.log(intent.kind, intent.text, intent.detail or None)
@@ -148,6 +159,13 @@ class Executor:
         mark = EventLogged(self._hub.now() if at is None else at, "mark", INFO, name, detail=detail)
         self._hub.publish(mark)
         return {"name": name, "at": mark.at}
+
+    def _dismiss(self, intent: DismissFinding) -> dict[str, Any]:
+        if (finding := self._hub.fleet.findings.get(intent.finding_id)) is None:
+            raise IntentError(f"there is no finding {quote(intent.finding_id)}")
+        changed = replace(finding, dismissed=intent.dismissed)
+        self._hub.publish(FindingChanged(self._hub.now(), changed))
+        return {"dismissed": changed.dismissed}
 
     def _trace(self, intent: StartTrace | CancelTrace) -> dict[str, Any]:
         self._require_recording("no trace requested")

@@ -123,6 +123,15 @@ class SetMark(Intent):
 
 
 @dataclass(frozen=True)
+class DismissFinding(Intent):
+    """Dismiss a finding in this recording, or show it again."""
+
+    want = "dismiss_finding"
+    finding_id: str
+    dismissed: bool = True
+
+
+@dataclass(frozen=True)
 class LogEvent(Intent):
     """Log an event of a trial or a profiler's run; ``detail`` is a JSON object, empty for none."""
 

@@ -1,4 +1,4 @@
-"""Problems of a fleet, the most severe first, as the key ``n`` visits them."""
+"""What the key ``n`` visits: findings, then nodes and GPUs that are silent."""
 
 from __future__ import annotations
 
@@ -7,45 +7,51 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gswarm_tui.fleet.frame_values import ENERGY, UTIL
+from gswarm_tui.fleet.findings import Finding
+from gswarm_tui.fleet.frame_values import ENERGY
 from gswarm_tui.fleet.node import NodeState, Standing
-from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
-from gswarm_tui.fleet.throttling import HARMFUL
 
 _OF_NODE = {
     Standing.LOST: 1,
     Standing.UNREACHABLE: 1,
     Standing.UNHEALTHY: 1,
-    Standing.STALE: 4,
-    Standing.CONNECTING: 5,
-    Standing.ENDED: 5,
+    Standing.STALE: 3,
+    Standing.CONNECTING: 4,
+    Standing.ENDED: 4,
 }
-_SILENT_GPU, _THROTTLED_GPU, _IDLE_GPU = 2, 3, 6
+_FOUND, _SILENT_GPU = 0, 2
 
 
 class FleetProblem(NamedTuple):
-    """A node, or one of the job's GPUs on a live node; 1 is the most severe. A node without GPUs has None."""
+    """A node or GPU to visit, the lowest ``order`` first. A node without GPUs has the GPU None."""
 
-    severity: int
+    order: int
     node: str
     gpu: int | None
 
 
-def problems(nodes: Iterable[NodeState], now: float) -> list[FleetProblem]:
-    """Return nodes that aren't live and GPUs that don't respond, are throttled, or aren't busy."""
+def named_rows(finding: Finding, node: NodeState) -> list[int]:
+    """Return the rows of a node's GPUs that a finding names: one, or all of the job's if it means nodes."""
+    if node.name not in (finding.nodes if finding.node is None else (finding.node,)):
+        return []
+    if finding.gpu is None:
+        return [row for row, mine in enumerate(node.mine) if mine]
+    return [row for row, fact in enumerate(node.facts) if fact.index == finding.gpu]
+
+
+def problems(nodes: Iterable[NodeState], findings: Iterable[Finding], now: float) -> list[FleetProblem]:
+    """Return what findings name, in their order, then nodes that aren't live and GPUs that don't respond."""
+    by_name = {node.name: node for node in nodes}
     found = []
-    for node in nodes:
+    for finding in findings:
+        name = finding.node or next(iter(finding.nodes), "")
+        if (node := by_name.get(name)) is not None:
+            found.append(FleetProblem(_FOUND, name, next(iter(named_rows(finding, node)), None)))
+    for node in by_name.values():
         if (standing := node.standing(now)) is not Standing.LIVE:
             found.append(FleetProblem(_OF_NODE[standing], node.name, 0 if node.facts else None))
             continue
         silent = ~np.isfinite(np.delete(node.gpus, ENERGY, axis=1)).any(axis=1)
-        throttled = np.array(node.clock_reasons, dtype=np.int64) & HARMFUL != 0
-        idle = ~(node.gpus[:, UTIL] >= BUSY_FROM_PCT)
-        kinds = np.select([silent, throttled, idle], [_SILENT_GPU, _THROTTLED_GPU, _IDLE_GPU])
-        found += [
-            FleetProblem(kind, node.name, gpu)
-            for gpu, (kind, mine) in enumerate(zip(kinds.tolist(), node.mine, strict=True))
-            # Nobody measures whether a MIG instance is idle.
-            if kind and mine and (kind != _IDLE_GPU or node.facts[gpu].parent_index is None)
-        ]
-    return sorted(found, key=lambda problem: problem.severity)
+        mine = np.flatnonzero(silent & np.array(node.mine, dtype=bool)).tolist()
+        found += [FleetProblem(_SILENT_GPU, node.name, row) for row in mine]
+    return sorted(dict.fromkeys(found), key=lambda problem: problem.order)

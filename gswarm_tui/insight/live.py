@@ -197,10 +197,17 @@ class LiveWatch:
         self._clear()
         for finding in self.watch.look(self.window):
             # Viewers and the file take plain values only.
-            self._publish(FindingChanged(now, Finding.from_plain(finding.plain())))
+            plain = finding.plain() | {"dismissed": self._is_dismissed(finding)}
+            self._publish(FindingChanged(now, Finding.from_plain(plain)))
         if self.window.steps % COVERAGE_STEPS == 1:
             self._missing = not_measured(self.window, self._rules)
         self._publish(FleetExamined(now, self.watch.ledger.totals(), self._causes(), self._missing))
+
+    def _is_dismissed(self, finding: Finding) -> bool:
+        """Return whether the user dismissed this finding, or the last one of its kind and place."""
+        whom = finding.kind, finding.node, finding.gpu
+        known = reversed(self._fleet.findings.values())
+        return next((one.dismissed for one in known if (one.kind, one.node, one.gpu) == whom), False)
 
     def _causes(self) -> dict[str, bytes]:
         causes = self.watch.ledger.now.tobytes()

@@ -17,9 +17,13 @@ from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 FLEET, NODE, GPU, SESSIONS, EVENTS = "fleet", "node", "gpu", "sessions", "events"
 SQL, SESSION, COMPARISON, WORST, PROFILE = "sql", "session", "comparison", "worst GPUs", "profile"
 TRACE, TRIAL = "trace", "trial"
-SCREENS = (FLEET, NODE, GPU, WORST, SESSIONS, EVENTS, SQL, SESSION, COMPARISON, PROFILE, TRACE, TRIAL)
+FINDINGS, FINDING = "findings", "finding"
+SCREENS = (
+    *(FLEET, NODE, GPU, WORST, FINDINGS, FINDING, SESSIONS, EVENTS),
+    *(SQL, SESSION, COMPARISON, PROFILE, TRACE, TRIAL),
+)
 _WITH_WIDE_TABLE = (WORST, EVENTS, SQL, SESSIONS, SESSION, COMPARISON, PROFILE, TRIAL)
-_ABOVE_FLEET = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE, TRACE, TRIAL)
+_ABOVE_FLEET = tuple(screen for screen in SCREENS if screen not in (FLEET, SQL))
 ENTER = "⏎"
 _QUIT = ("ctrl+q", "ctrl+c")
 
@@ -32,7 +36,7 @@ _RECORDED = (LIVE, PAST)
 
 _CHANGES = (
     "start_session stop_session undo_stop rename note mark write_files sample_every switch_metrics trace "
-    "save_screen"
+    "save_screen dismiss_finding"
 )
 _CHANGING = frozenset(_CHANGES.split())
 
@@ -136,10 +140,13 @@ ACTIONS: tuple[Action, ...] = (
     Action("move('right')", ("right", "l"), "Show next metric", VIEWING, (NODE,), 58, "metric", "← →"),
     *_moves("left", ("left", "h"), "Scroll left", _WITH_WIDE_TABLE),
     *_moves("right", ("right", "l"), "Scroll right", _WITH_WIDE_TABLE),
-    Action("next_match", ("n",), "Go to next match or problem", MOVING, (FLEET,), words="lost down dead"),
+    Action("next_match", ("n",), "Go to next match, finding or lost node", MOVING, (FLEET,),
+           words="problem down dead silent"),
     Action("drop_filter", ("escape",), "Clear filter", MOVING, (FLEET,), words="reset all search"),
     Action("open", ("enter",), "Open selection", MOVING, (FLEET, NODE), 5, "open", words="details node"),
     Action("open", ("enter",), "Open GPU", MOVING, (WORST,), 8, "open"),
+    Action("open", ("enter",), "Open finding", MOVING, (FINDINGS,), 8, "open"),
+    Action("open", ("enter",), "Go to its GPU or node, and time", MOVING, (FINDING,), 8, "go there"),
     Action("open", ("enter",), "Go to event's time", MOVING, (EVENTS,), 8, "go there"),
     Action("open", ("enter",), "Open session or profile", MOVING, (SESSIONS,), 8, "open"),
     Action("open", ("enter",), "Go to session start or event", MOVING, (SESSION,), 8, "go there"),
@@ -148,6 +155,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("back", ("escape",), "Cancel query, else go back", MOVING, (SQL,), 5, "back", modes=_OF_A_FLEET),
     Action("back", ("escape",), "Cancel query", MOVING, (SQL,), 12, "cancel", modes=(QUERY,)),
     Action("fleet", ("f",), "Show fleet", MOVING, modes=_OF_A_FLEET, words="heatmap overview home start"),
+    Action("findings", ("exclamation_mark",), "Show findings", MOVING, (), 45, "findings", modes=_OF_A_FLEET,
+           words="why slow problem diagnose culprit ledger"),
     Action("sessions", ("S",), "Show sessions", MOVING, (), 60, "sessions", modes=_OF_A_FLEET,
            words="list runs intervals summary plot report export"),
     Action("events", ("e",), "Show events", MOVING, (), 62, "events", modes=_OF_A_FLEET, words="log errors"),
@@ -169,6 +178,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("order", ("o",), "Sort by name, state, metric", VIEWING, (FLEET,), 65, "sort", words="rank"),
     Action("worst", ("W",), "Rank worst GPUs by metric", VIEWING, (FLEET,), 61, "worst", words="outliers"),
     Action("reverse", ("o",), "Reverse order", VIEWING, (WORST,), 50, "reverse", words="best sort"),
+    Action("colour_causes", ("c",), "Colour by cause of time", VIEWING, (FLEET,), words="ledger waiting"),
+    Action("expand", ("z",), "List all findings, or the first", VIEWING, (FINDINGS,), 56, "all"),
+    Action("dismiss_finding", ("d",), "Dismiss finding, or undo that", VIEWING, (FINDINGS, FINDING), 55,
+           "dismiss"),
     Action("zoom", ("z",), "Change size of GPUs", VIEWING, (FLEET,), words="zoom bigger smaller larger"),
     Action("step_view(1)", ("tab",), "Show next view", VIEWING, (NODE, GPU, SESSION, PROFILE, TRACE, TRIAL),
            56, "view"),

@@ -21,6 +21,7 @@ from gswarm_tui.control.intents import (
     ChangeMetrics,
     ChangeSession,
     Detach,
+    DismissFinding,
     Intent,
     IntentError,
     RecorderError,
@@ -368,6 +369,11 @@ class GswarmApp(Viewer):
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
         """Rename a session or replace its note."""
         self.change("", lambda: ChangeSession(int(session_id), name, note))
+
+    def dismiss_finding(self, finding_id: str, *, dismissed: bool) -> None:
+        """Dismiss a finding in this recording, or undo that."""
+        notice = "dismissed; d shows it again" if dismissed else ""
+        self.change(notice, lambda: DismissFinding(finding_id, dismissed))
 
     def _end_time(self) -> float:
         """Return when a session ends that is stopped now: while looking back, at the time shown."""

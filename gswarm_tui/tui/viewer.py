@@ -22,6 +22,7 @@ from gswarm_tui.tui.palette import open_palette
 from gswarm_tui.tui.screens.base import UNTIL_READ_S, ViewerApp, ViewerOptions, ViewerScreen
 from gswarm_tui.tui.screens.dialogs import FormDialog, FormField, ask
 from gswarm_tui.tui.screens.events import EventsScreen
+from gswarm_tui.tui.screens.findings import FindingsScreen
 from gswarm_tui.tui.screens.fleet import FleetScreen
 from gswarm_tui.tui.screens.help import HelpScreen
 from gswarm_tui.tui.screens.sessions import SessionsScreen
@@ -133,6 +134,10 @@ class Viewer(ViewerApp):
         """Show the fleet."""
         while len(self.screen_stack) > 1:
             self.pop_screen()
+
+    def action_findings(self) -> None:
+        """Show the findings."""
+        self.show(FindingsScreen())
 
     def action_sessions(self) -> None:
         """Show the sessions."""

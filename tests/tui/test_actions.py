@@ -15,6 +15,7 @@ from textual.screen import Screen
 from gswarm_tui.analysis.profiles import Profile
 from gswarm_tui.tui import screens
 from gswarm_tui.tui.actions import (
+    FINDING,
     FLEET,
     LIVE,
     MODES,
@@ -31,6 +32,7 @@ from gswarm_tui.tui.drawing.matching import match_score
 from gswarm_tui.tui.palette import palette_entries
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.computed import ComputedScreen
+from gswarm_tui.tui.screens.findings import FindingScreen
 from gswarm_tui.tui.screens.help import help_lines
 from gswarm_tui.tui.screens.profile import ProfileScreen
 from gswarm_tui.tui.screens.trace import TablesScreen, TraceScreen
@@ -43,6 +45,7 @@ WAYS = {
     "node": ("enter",),
     "gpu": ("enter", "enter"),
     "worst GPUs": ("W",),
+    "findings": ("exclamation_mark",),
     "sessions": ("S",),
     "events": ("e",),
     "sql": ("Q", "tab"),
@@ -69,6 +72,8 @@ async def test_every_action_exists_and_is_bound_to_its_keys(screen: str) -> None
     async with app.run_test(size=(120, 40)) as pilot:
         if screen == PROFILE:
             app.show(ProfileScreen(SOME_PROFILE))
+        if screen == FINDING:
+            app.show(FindingScreen(""))
         if screen == TRACE:
             app.show(TraceScreen(SOME_PROFILE))
         await pilot.press(*WAYS.get(screen, ()))

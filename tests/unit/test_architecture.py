@@ -258,7 +258,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.slurm": 450,
     "gswarm_tui.store": 7_500,
     "gswarm_tui.trials": 1_375,
-    "gswarm_tui.tui": 9_450,
+    "gswarm_tui.tui": 9_725,
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -16,14 +18,25 @@ from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.drawing import numbers
 from gswarm_tui.tui.drawing.heatmap_data import FRESH, HeatmapData
 from gswarm_tui.tui.drawing.layout import HOST_WIDTHS, MEAN_WIDTH, Layout, Zoom
-from gswarm_tui.tui.drawing.node_status import ROLES, SIGNS, THROTTLED, full_status, short_status
-from gswarm_tui.tui.drawing.ramp import BLOCK_OF, buckets, ramp_of
+from gswarm_tui.tui.drawing.node_status import NAMED, ROLES, SIGNS, THROTTLED, full_status, short_status
+from gswarm_tui.tui.drawing.ramp import BLOCK_OF, HOT, buckets, ramp_of
 from gswarm_tui.tui.drawing.text import clean, clip, clip_left, pad
 from gswarm_tui.tui.drawing.themes import Palette
 
 Cursor = tuple[int, int | None] | None
 """The row of the picture and the cell that the cursor is on; None for no cell, and for no cursor."""
 
+NO_CAUSE = (quantities.DASH, "-1")
+CAUSE_SIGNS = defaultdict(
+    lambda: NO_CAUSE,
+    enumerate(
+        [
+            *[("W", "8"), ("a", f"{HOT}9"), ("i", f"{HOT}13"), ("c", "3"), ("s", "1")],
+            *[("T", f"{HOT}19"), ("H", f"{HOT}17"), (".", "0"), ("?", f"{HOT}4")],
+        ]
+    ),
+)
+"""Letter and step of a ramp for each of ``insight.ledger.CAUSES``, by position."""
 CURSOR_MARK = "+"
 RANKS_LONGEST = 11
 """Characters to which a node's ranks are cut."""
@@ -31,13 +44,17 @@ RANKS_LONGEST = 11
 
 @dataclass(frozen=True, eq=False)
 class DrawingContext:
-    """Colours, time, cursor and width for drawing the heatmap, and the time range of sparklines."""
+    """Colours, time, cursor and width for drawing the heatmap, and the time range of sparklines.
+
+    ``causes`` are each node's GPUs now, as in ``FleetExamined``, to draw instead of the metric's values.
+    """
 
     colours: Palette
     now: float
     cursor: Cursor
     width: int
     span_s: float
+    causes: Mapping[str, bytes] | None = None
 
 
 def host_text(name: str, host: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> str:
@@ -139,7 +156,9 @@ class _Drawing:
         role = "title" if self._on(row) else "text" if standing in FRESH else "dim"
         self.put(name, self._colours["cursor"] if on_node else self._colours[role], wide)
         sign, role, by_rows = SIGNS[standing], ROLES[standing], self._layout.zoom is Zoom.ROWS
-        if standing is Standing.LIVE and self._picture.throttled[row].any():
+        if self._picture.named[row].any():
+            sign, role = NAMED, "accent"
+        elif standing is Standing.LIVE and self._picture.throttled[row].any():
             sign, role = THROTTLED, "warning"
         elif by_rows:  # the status follows in words
             sign = ""
@@ -152,22 +171,28 @@ class _Drawing:
         picture, wide = self._picture, self._layout.cell
         with_numbers = self._layout.zoom <= Zoom.NUMBERS
         steps = picture.steps[row].tolist()
-        dims, throttled = picture.dim[row].tolist(), picture.throttled[row].tolist()
+        dims = picture.dim[row].tolist()
+        signs = np.where(picture.named[row], NAMED, np.where(picture.throttled[row], THROTTLED, "")).tolist()
         chosen = self._pen.cursor[1] if self._pen.cursor is not None and self._on(row) else None
         if chosen is None and self._on(row) and not self._layout.name:
             chosen = 0  # where no name can show the cursor
+        causes = None if self._pen.causes is None else self._pen.causes.get(picture.nodes[row].name, b"")
         for cell, there in enumerate(picture.present[row].tolist()):
             if not there:
                 self.put(" " * wide, self._text)
                 continue
             step = steps[cell]
-            if with_numbers:
+            if causes is not None:
+                letter, shade = CAUSE_SIGNS[causes[cell]] if cell < len(causes) else NO_CAUSE
+                text = f"{letter:>{wide - 1}}{signs[cell] or ' '}" if with_numbers else letter * wide
+                style = self._colours[f"{'heat' if with_numbers else 'ink'}{shade}"]
+            elif with_numbers:
                 text = numbers.cell(float(picture.values[row, cell]), picture.metric)
-                sign = THROTTLED if throttled[cell] else " "
-                text = f"{text:>{wide - 1}}{sign}" if len(text) < wide else f"{sign.strip() or text:>{wide}}"
+                sign = signs[cell]
+                text = f"{text:>{wide - 1}}{sign or ' '}" if len(text) < wide else f"{sign or text:>{wide}}"
                 style = self._colours[f"heat{self._ramp}{step}"]
             else:
-                sign = CURSOR_MARK if cell == chosen else THROTTLED if throttled[cell] else BLOCK_OF[step]
+                sign = CURSOR_MARK if cell == chosen else signs[cell] or BLOCK_OF[step]
                 text = sign * wide
                 style = self._colours[f"ink{self._ramp}{step}"]
             if dims[cell] or standing is Standing.STALE:

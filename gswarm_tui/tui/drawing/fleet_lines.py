@@ -101,7 +101,7 @@ def event_line(group: EventGroup, timezone: tzinfo | None) -> list[Span]:
     who = group.node or ""
     if group.gpu is not None:
         who += f":{gpu_label(group.gpu)}"
-    words = _PREFIXES.get(event.kind, "") + group.message
+    words = _PREFIXES.get(event.kind, "") + group.message.removeprefix(f"{who} · ")
     if event.node is None:
         words = f"{event.kind.replace('_', ' ')}: {words}"
     return [

@@ -10,9 +10,11 @@ import numpy.typing as npt
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, HOST_BY_NAME, HOST_COLUMNS, Metric
 from gswarm_tui.common.units import nice_ceiling
+from gswarm_tui.fleet.findings import Finding
 from gswarm_tui.fleet.frame_values import REASONS
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState, Standing
+from gswarm_tui.fleet.problems import named_rows
 from gswarm_tui.fleet.throttling import HARMFUL
 from gswarm_tui.tui.drawing.curve import in_bins, window
 from gswarm_tui.tui.drawing.ramp import Buckets, buckets, fractions, top_of, tops
@@ -25,7 +27,8 @@ class HeatmapData:
 
     ``values`` has shape (nodes, cells): GPUs, or one cell for a host metric; NaN where nothing was measured
     or the node has fewer GPUs. ``steps`` are the buckets, ``present`` marks the cells that exist, ``dim``
-    those to draw faintly, ``throttled`` the job's throttled GPUs. ``means`` are over the job's own GPUs.
+    those to draw faintly, ``throttled`` the job's throttled GPUs, ``named`` those that findings name.
+    ``means`` are over the job's own GPUs.
     """
 
     def __init__(self, metric: str) -> None:
@@ -40,6 +43,7 @@ class HeatmapData:
         self.present: npt.NDArray[np.bool_] = np.empty((0, 1), dtype=bool)
         self.dim: npt.NDArray[np.bool_] = np.empty((0, 1), dtype=bool)
         self.throttled: npt.NDArray[np.bool_] = np.empty((0, 1), dtype=bool)
+        self.named: npt.NDArray[np.bool_] = np.empty((0, 1), dtype=bool)
         self.top = 1.0
         self.same_top = True
         self._not_mine: npt.NDArray[np.bool_] = np.empty((0, 1), dtype=bool)
@@ -56,7 +60,11 @@ class HeatmapData:
         return int(self.present.shape[1])
 
     def update(
-        self, nodes: Sequence[NodeState], now: float, hidden: Sequence[npt.NDArray[np.bool_]] | None = None
+        self,
+        nodes: Sequence[NodeState],
+        now: float,
+        hidden: Sequence[npt.NDArray[np.bool_]] | None = None,
+        found: Sequence[Finding] = (),
     ) -> None:
         """Read the nodes; ``hidden`` marks each node's GPUs that a filter leaves out."""
         self.standings = [node.standing(now) for node in nodes]
@@ -66,6 +74,14 @@ class HeatmapData:
         if hidden is not None and not self.of_host:
             for row, cells in enumerate(hidden):
                 self.dim[row, : len(cells)] |= cells
+        self.named = np.zeros(self.present.shape, dtype=bool)
+        rows = {node.name: row for row, node in enumerate(nodes)} if found else {}
+        for finding in found:
+            # What is about all nodes needs no sign at each.
+            for name in finding.nodes[: len(nodes) - 1] if finding.node is None else (finding.node,):
+                if name in rows:
+                    named = named_rows(finding, nodes[rows[name]])
+                    self.named[rows[name], [0] if self.of_host else named] = True
         self._read()
         self._scale()
 

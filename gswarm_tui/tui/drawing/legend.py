@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping
 
 from gswarm_agent.metrics import COUNTERS, HOST_METRICS, SWITCHED_OFF, Metric
 from gswarm_tui.common import quantities
 from gswarm_tui.common.units import shown_unit
+from gswarm_tui.insight.ledger import CAUSES
 from gswarm_tui.tui.drawing import numbers
+from gswarm_tui.tui.drawing.cells import CAUSE_SIGNS
 from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
 from gswarm_tui.tui.drawing.layout import HOST_WIDTHS, MEAN_WIDTH, Layout, Zoom
 from gswarm_tui.tui.drawing.ramp import BLOCK_OF, BUCKETS, is_logarithmic, ramp_of
@@ -48,6 +51,19 @@ def legend_line(picture: HeatmapData, zoom: Zoom, state: str, cells: int) -> Lin
         left.pop()
     words = clip(state, max(0, cells - measure(left) - 3))
     return spread(left, [Span(f"{words} ", "accent")] if words else [], cells)
+
+
+def causes_line(causes: Mapping[str, bytes], cells: int) -> Line:
+    """Return what the letters of GPUs mean, with the number of GPUs; the most frequent ones come first."""
+    line = [Span(" cause of time", "accent"), Span(" now", "dim")]
+    if not causes:
+        return [*line, Span("  the rules haven't looked yet", "warning")]
+    for cause, count in Counter(b"".join(causes.values())).most_common():
+        sign, shade = CAUSE_SIGNS[cause]
+        words = f" {CAUSES[cause] if cause < len(CAUSES) else 'none'} {count:,}"
+        part = [Span("  "), Span(f" {sign} ", f"heat{shade}"), Span(words)]
+        line += part if measure(line) + measure(part) <= cells else []
+    return line
 
 
 def label(metric: Metric) -> str:

@@ -17,6 +17,8 @@ SIGNS = {
 }
 THROTTLED = "▲"
 """Sign of a throttled GPU, and of a live node with one."""
+NAMED = "!"
+"""Sign of a GPU that a finding names, and of its node."""
 ROLES = {
     Standing.CONNECTING: "dim",
     Standing.LIVE: "text",

@@ -72,7 +72,7 @@ class Trends:
     def gpu(self, node: NodeState, row: int, metric: Metric, bins: int, now: float) -> PlotSeries:
         """Return the plot of a GPU's metric."""
         column = GPU_METRICS.index(metric)
-        values = self._values(node, node.gpu_history, (column, row), bins, now)
+        values = self.values(node, node.gpu_history, (column, row), bins, now)
         latest, old = float(node.gpus[row, column]), node.standing(now) is not Standing.LIVE
         return self._plot(metric, node.facts[row], values, latest, old=old)
 
@@ -80,11 +80,11 @@ class Trends:
         """Return the plot of a host metric."""
         column = HOST_METRICS.index(metric)
         facts = node.hello.host if node.hello is not None else None
-        values = self._values(node, node.host_history, (column, 0), bins, now)
+        values = self.values(node, node.host_history, (column, 0), bins, now)
         latest, old = float(node.host[column]), node.standing(now) is not Standing.LIVE
         return self._plot(metric, facts, values, latest, old=old)
 
-    def _values(
+    def values(
         self, node: NodeState, history: History | None, cell: tuple[int, int], bins: int, now: float
     ) -> Floats:
         """Return the plotted bins of a history's column and row."""

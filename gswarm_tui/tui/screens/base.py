@@ -320,6 +320,9 @@ class ViewerApp(TerminalApp):
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
         """Rename a session or replace its note."""
 
+    def dismiss_finding(self, finding_id: str, *, dismissed: bool) -> None:
+        """Dismiss a finding in this recording, or undo that."""
+
     async def go_to_time(self, at: float) -> None:
         """Show the fleet at a time of the recording."""
 

@@ -11,12 +11,14 @@ from gswarm_agent.metrics import GPU_METRICS, HEALTH
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.event_groups import EventGroup, grouped, latest
 from gswarm_tui.fleet.filter import Filter, Matches, next_match
+from gswarm_tui.fleet.findings import Finding, current
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.order import Order, sort_nodes
 from gswarm_tui.fleet.problems import FleetProblem, problems
 from gswarm_tui.fleet.totals import totals
 from gswarm_tui.tui.actions import FLEET
 from gswarm_tui.tui.drawing.bands import BandPlot, metrics_beside, minutes, plan_minutes
+from gswarm_tui.tui.drawing.finding_lines import first_line
 from gswarm_tui.tui.drawing.fleet_lines import (
     cursor_lines,
     event_line,
@@ -26,7 +28,7 @@ from gswarm_tui.tui.drawing.fleet_lines import (
 )
 from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
 from gswarm_tui.tui.drawing.layout import ZOOM_NAMES, Zoom
-from gswarm_tui.tui.drawing.legend import heads_line, host_metrics, legend_line
+from gswarm_tui.tui.drawing.legend import causes_line, heads_line, host_metrics, legend_line
 from gswarm_tui.tui.drawing.spans import Line, Span, Spans, measure
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.drawing.trends import Trends
@@ -52,13 +54,13 @@ class FleetScreen(ViewerScreen):
     """All nodes and their GPUs now.
 
     Numbers and colour show one metric; the colour follows the metric's scale, red where more is worse. The
-    second line has totals over the GPUs of all live nodes; below the heatmap are the last minutes, the GPU
-    under the cursor, sessions and the latest events.
+    second line has totals over the GPUs of all live nodes, the next one the first finding, if there is any.
+    Below the heatmap are the last minutes, the GPU under the cursor, sessions and the latest events.
     """
 
     SCREEN = FLEET
     DEFAULT_CSS = """
-    FleetScreen #rule-above, FleetScreen #rule-below { display: none; }
+    FleetScreen #rule-above, FleetScreen #rule-below, FleetScreen #finding { display: none; }
     FleetScreen.asking #running, FleetScreen.asking Footer { display: none; }
     FleetScreen.tall #rule-above, FleetScreen.tall #rule-below { display: block; }
     """
@@ -78,10 +80,13 @@ class FleetScreen(ViewerScreen):
         self._plots: list[Spans] = []
         self._logged = -1
         self._events: list[EventGroup] = []
+        self._found: list[Finding] = []
+        self._by_cause = False
 
     def compose_body(self) -> ComposeResult:
         """Totals, legend, heatmap, plots, GPU under the cursor, sessions, events."""
         yield Bar(id="totals")
+        yield Bar(id="finding")
         yield Bar(id="rule-above")
         yield Bar(id="legend")
         yield Bar(id="heads")
@@ -129,7 +134,10 @@ class FleetScreen(ViewerScreen):
         hidden = None if matches is None else [~matches[node.name] for node in self._shown]
         if matches is not None:
             self._matching = _counted(self.fleet.nodes.values(), matches)
-        self.heatmap.show_nodes(self._shown, hidden)
+        if self._by_cause:
+            self.heatmap.causes = self.fleet.examined.causes if self.fleet.examined is not None else {}
+        self._found = current(self.fleet.findings.values())
+        self.heatmap.show_nodes(self._shown, hidden, self._found)
         self._lines(now)
 
     @property
@@ -185,6 +193,12 @@ class FleetScreen(ViewerScreen):
         else:
             line = totals_line(sums, fleet.interval_s, width)
         self.query_one("#totals", Bar).show(line)
+        bar = self.query_one("#finding", Bar)
+        if bar.display != bool(self._found):
+            bar.display = bool(self._found)
+            self.update_after_layout()
+        if self._found:
+            bar.show(first_line(self._found, width))
         self._legend()
         self._below(now)
 
@@ -233,6 +247,8 @@ class FleetScreen(ViewerScreen):
         if heatmap.zoom_wanted is not None:
             state.append(ZOOM_NAMES[heatmap.zoom_wanted])
         line = legend_line(heatmap.picture, heatmap.layout_plan.zoom, " · ".join(state), self.size.width)
+        if self._by_cause and heatmap.causes is not None:
+            line = causes_line(heatmap.causes, self.size.width)
         self.query_one("#legend", Bar).show(line)
         widest = max((node.facts for node in self._shown), key=len, default=())
         indexes = tuple(fact.label for fact in widest)
@@ -271,7 +287,7 @@ class FleetScreen(ViewerScreen):
             self.viewer.show(NodeScreen(*self.heatmap.at))
 
     def action_next_match(self) -> None:
-        """Go to the next GPU that matches the filter; without one, to the next problem by severity."""
+        """Go to the next GPU that matches the filter; without one, to the next finding or lost node."""
         if self._filter is None:
             self._next_trouble()
         elif not self._go_to_match():
@@ -288,14 +304,14 @@ class FleetScreen(ViewerScreen):
         return found is not None
 
     def _next_trouble(self) -> None:
-        """Go to the most severe problem that hasn't been visited; when all have, begin again."""
-        found = problems(self._shown, self.viewer.now())
+        """Go to the first problem that hasn't been visited; when all have, begin again."""
+        found = problems(self._shown, self._found, self.viewer.now())
         self._visited &= set(found)
         if found and self._visited >= set(found):
             self._visited = set()
         problem = next((one for one in found if one not in self._visited), None)
         if problem is None:
-            self.viewer.show_notice("every node is live, every GPU busy and none throttled")
+            self.viewer.show_notice("no finding, and every node and GPU sends data")
         else:
             self._visited.add(problem)
             self.heatmap.point_at(problem.node, problem.gpu)
@@ -311,8 +327,18 @@ class FleetScreen(ViewerScreen):
 
     def action_metric(self, name: str) -> None:
         """Show a metric."""
+        self._by_cause, self.heatmap.causes = False, None
         self.heatmap.set_metric(name)
         self._arranged_at = 0.0
+        self.update_view()
+
+    def action_colour_causes(self) -> None:
+        """Show what the time of each GPU goes into, or the metric again."""
+        wanted = not self._by_cause
+        self.action_metric(
+            GPU_METRICS[0].name if self.heatmap.picture.of_host else self.heatmap.picture.metric.name
+        )
+        self._by_cause = wanted
         self.update_view()
 
     def action_step_metric(self, step: int) -> None:

@@ -15,6 +15,8 @@ from gswarm_tui.tui.actions import (
     COMPARISON,
     ENTER,
     EVENTS,
+    FINDING,
+    FINDINGS,
     FLEET,
     GPU,
     GROUPS,
@@ -53,7 +55,7 @@ _FIGURES: Entries = (
 
 WORDS: dict[str, Entries] = {
     FLEET: (
-        ("nodes 3/4", "nodes that send fresh data, out of all nodes; n goes to the next problem"),
+        ("nodes 3/4", "nodes that send fresh data, out of all; n goes to the next finding or lost node"),
         ("busy 30/32", f"{_BUSY}, out of your job's GPUs on live nodes"),
         ("util", "mean utilisation: share of time in which any kernel (or copy) ran"),
         ("kW, kWh", "power of all GPUs now; energy they used since the recording began"),
@@ -79,6 +81,16 @@ WORDS: dict[str, Entries] = {
         ),
         ("1 min", "mean of the last minute; of counters, the latest value"),
         ("notes", "status of a node that isn't live, throttling, process on the GPU"),
+    ),
+    FINDINGS: (
+        ("gpu04:5 · …", "who, since when, by which numbers, at what cost, and what to do"),
+        ("≈ 11 %", "share of the run's GPU time that the job would gain without it, at most"),
+        ("GPU-hours", "the job's GPU time by cause; the shares add up to 100 %"),
+        ("unexplained", "time without samples, and time that no rule explains"),
+    ),
+    FINDING: (
+        ("peers", "GPUs of the job in the same slot of other nodes; all where nodes are fewer than four"),
+        ("found nothing", "rules that have found nothing so far"),
     ),
     SESSIONS: (
         ("util, power", "mean over all GPUs and the session's time"),
@@ -127,6 +139,7 @@ WORDS: dict[str, Entries] = {
 
 _WITH_NODES = (FLEET, NODE, GPU)
 _WITH_EVENTS = (FLEET, WORST, EVENTS, SESSION)
+_WITH_FINDINGS = (FLEET, FINDINGS, FINDING)
 _WITH_TABLES = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE, TRACE, TRIAL, SQL)
 _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("–", "not measured: the GPU or its driver doesn't report it; in SQL, NULL", ()),
@@ -142,13 +155,21 @@ _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("■", "profile", (SESSIONS,)),
     ("›", "session ahead: it starts after the time shown", (SESSIONS,)),
     ("▲", "throttled GPU; beside a node's name: one of its GPUs is throttled", (FLEET, NODE)),
+    (
+        "W a i c s T H . ?",
+        "key c: working, waiting for others, input, checkpoint, starting, throttled, hung, idle, unexplained",
+        (FLEET,),
+    ),
+    ("!", "a GPU that a finding names; beside a node's name: one of its GPUs", (FLEET,)),
+    ("╳ ▲ ·", "finding that ends the job, that costs time, that costs nothing", _WITH_FINDINGS),
+    ("[▂]", "GPU or node that the finding names, among its peers", (FINDING,)),
     ("▲ ╳", "warning, error", _WITH_EVENTS),
     ("·", "information", (EVENTS,)),
     ("▁▄█", "curve or bar up to the end of the scale; no samples leave a gap", _WITH_NODES),
     ("┊ ◆", "mark in a plot", _WITH_NODES),
     ("╵−5 min", "how long before now, or before the time shown, at the position of the sign", _WITH_NODES),
     ("━", "part of the trial's runs that has ended", (TRIAL,)),
-    ("▸", "row under the cursor", (FLEET, *_WITH_TABLES)),
+    ("▸", "row under the cursor", (FLEET, FINDINGS, *_WITH_TABLES)),
     ("▄ █", "scroll bar at the right edge: more rows above or below", _WITH_TABLES),
     ("‹ ›", "more columns on that side; arrows scroll", _WITH_TABLES),
     ("…", "text cut for lack of room; columns and keys that don't fit are left out", ()),

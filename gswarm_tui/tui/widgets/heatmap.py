@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from gswarm_tui.fleet.findings import Finding
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.tui.drawing.cells import Cursor, DrawingContext, draw_line, ranks_text
 from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
@@ -28,7 +29,8 @@ class Heatmap(ScrollView, can_focus=False):
     """Heatmap with a cursor on a node and one of its GPUs.
 
     ``show_nodes`` redraws only the lines that changed, one region each. ``now`` is the clock, ``spare`` the
-    lines that it would get in addition if it needed them, ``span_s`` the time range of sparklines.
+    lines that it would get in addition if it needed them, ``span_s`` the time range of sparklines. ``causes``
+    are each node's GPUs by cause of time, to show instead of the metric.
     """
 
     DEFAULT_CSS = "Heatmap { height: 1fr; width: 1fr; overflow-x: hidden; scrollbar-gutter: auto; }"
@@ -48,10 +50,13 @@ class Heatmap(ScrollView, can_focus=False):
         self.picture = HeatmapData(metric)
         self.layout_plan: Layout = choose_layout(LayoutRequest(0, 1, 3, 1, 0, 80, 1))
         self.zoom_wanted: Zoom | None = None
+        self.causes: Mapping[str, bytes] | None = None
         self.spare = 0
         self.span_s = 300.0
         self.at: tuple[str, int | None] | None = None
-        self._nodes_shown: tuple[Sequence[NodeState], Sequence[npt.NDArray[np.bool_]] | None] = (), None
+        self._nodes_shown: Sequence[NodeState] = ()
+        self._hidden: Sequence[npt.NDArray[np.bool_]] | None = None
+        self._found: Sequence[Finding] = ()
         self._rows: dict[str, int] = {}
         self._strips: dict[int, Strip] = {}
 
@@ -62,12 +67,18 @@ class Heatmap(ScrollView, can_focus=False):
         self.picture = HeatmapData(metric)
 
     def show_nodes(
-        self, nodes: Sequence[NodeState], hidden: Sequence[npt.NDArray[np.bool_]] | None = None
+        self,
+        nodes: Sequence[NodeState],
+        hidden: Sequence[npt.NDArray[np.bool_]] | None = None,
+        found: Sequence[Finding] = (),
     ) -> None:
-        """Show these nodes; ``hidden`` marks each node's GPUs that a filter leaves out."""
+        """Show these nodes; ``hidden`` marks each node's GPUs that a filter leaves out.
+
+        The GPUs that the findings ``found`` name have a sign.
+        """
         now = self._now()
-        self._nodes_shown = nodes, hidden
-        self.picture.update(nodes, now, hidden)
+        self._nodes_shown, self._hidden, self._found = nodes, hidden, found
+        self.picture.update(nodes, now, hidden, found)
         self._rows = {node.name: row for row, node in enumerate(nodes)}
         row = None if self.at is None else self._rows.get(self.at[0])
         if self.at is None or row is None:
@@ -111,7 +122,8 @@ class Heatmap(ScrollView, can_focus=False):
                 self.refresh(Region(0, line - top, self.size.width, 1))
 
     def _pen(self) -> DrawingContext:
-        return DrawingContext(palette(self.app.theme), self._now(), self.cursor, self.size.width, self.span_s)
+        colours, causes = palette(self.app.theme), None if self.picture.of_host else self.causes
+        return DrawingContext(colours, self._now(), self.cursor, self.size.width, self.span_s, causes)
 
     def render_line(self, y: int) -> Strip:
         """Draw a line, or return the drawn one."""
@@ -127,7 +139,7 @@ class Heatmap(ScrollView, can_focus=False):
 
     def on_resize(self) -> None:
         """Lay out for the new size."""
-        self.show_nodes(*self._nodes_shown)
+        self.show_nodes(self._nodes_shown, self._hidden, self._found)
 
     # The cursor
 

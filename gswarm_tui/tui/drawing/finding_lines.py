@@ -1,0 +1,126 @@
+"""Lines about findings: the header's line, an entry of the list, evidence and peers. No I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime, tzinfo
+
+from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
+from gswarm_tui.common.quantities import DASH, plural
+from gswarm_tui.fleet.findings import FAULT, NOTE, WASTE, Evidence, Finding
+from gswarm_tui.fleet.history import Floats
+from gswarm_tui.tui.drawing.ramp import BLOCK_OF, buckets
+from gswarm_tui.tui.drawing.spans import CURSOR_MARK, Line, Span, Spans, measure
+from gswarm_tui.tui.drawing.text import clean, clip, width, wrap
+
+SIGNS = {FAULT: ("╳", "error"), WASTE: ("▲", "warning"), NOTE: ("·", "accent")}
+"""Sign and role of each severity; those of events, but a note has no warning's colour."""
+INDENT = 13
+"""Cells before the sentence of a finding in the list: cursor, sign, time."""
+
+
+def first_line(findings: Sequence[Finding], cells: int) -> Line:
+    """Return the first finding in a line: who, signal, how long and cost; then what else fits, in order."""
+    finding = findings[0]
+    sign, role = SIGNS[finding.severity]
+    others = f"+{len(findings) - 1}" if len(findings) > 1 else ""
+    end = [Span(f"  {others} " if others else "  ", "dim"), Span("!", "key"), Span(" why ", "dim")]
+    room = cells - measure(end) - 3
+    parts = clean(finding.sentence).split(" · ")
+    signal = next((at for at, part in enumerate(parts) if " for " in part), min(1, len(parts) - 1))
+    cost = [at for at, part in enumerate(parts) if part.startswith("≈")]
+    first = dict.fromkeys((0, signal, *cost))
+    if width(" · ".join(parts[at] for at in first)) > room:
+        parts[signal] = parts[signal].partition(", ")[0]
+    shown: set[int] = set()
+    for at in dict.fromkeys((*first, *range(len(parts)))):
+        if width(" · ".join(parts[each] for each in sorted({*shown, at}))) <= room:
+            shown.add(at)
+    who, *more = (parts[at] for at in sorted(shown or {0}))
+    words = clip("".join(f" · {part}" for part in more), room - width(who))
+    line = [Span(f" {sign} ", role), Span(clip(who, room), "title"), Span(words)]
+    click = "app.findings()"
+    line = [span._replace(click=click) for span in (*line, *end)]
+    return [*line[:3], Span(" " * (cells - measure(line)), "text"), *line[3:]]
+
+
+def entry_lines(finding: Finding, cells: int, zone: tzinfo | None, *, chosen: bool) -> list[Spans]:
+    """Return a finding of the list in full; one that ended or was dismissed is dim."""
+    sign, role = SIGNS[finding.severity]
+    old = "dismissed" if finding.dismissed else "" if finding.until is None else "ended"
+    role, text = ("dim", "dim") if old else (role, "text")
+    who, _, rest = clean(finding.sentence).partition(" · ")
+    lines = wrap(f"{who} · {rest}" + (f" · {old}" if old else ""), max(20, cells - INDENT - 1))
+    mark = Span(f"{CURSOR_MARK if chosen else ' '}", "accent")
+    since = f" {datetime.fromtimestamp(finding.since, zone):%H:%M:%S} "
+    first = (Span(who, "dim" if old else "title"), Span(lines[0].removeprefix(who), text))
+    head: Spans = (mark, Span(f" {sign}", role), Span(since, "dim"), *first)
+    return [head, *((Span(" " * INDENT), Span(line, text)) for line in lines[1:])]
+
+
+def counted(findings: Iterable[Finding]) -> str:
+    """Return findings counted by kind: "3 idle GPUs, 1 odd node"."""
+    counts = Counter(one.kind for one in findings)
+    return ", ".join(f"{number} × {kind_name(kind)}" for kind, number in counts.most_common())
+
+
+def kind_name(kind: str) -> str:
+    """Return a kind, a signal or a cause in words."""
+    metric = GPU_BY_NAME.get(kind) or HOST_BY_NAME.get(kind)
+    return metric.label if metric else clean(kind).replace("_", " ")
+
+
+def ledger_words(ledger: Mapping[str, float]) -> str:
+    """Return the job's GPU-hours and the shares of their causes, largest first; they add up to 100 %."""
+    total = sum(ledger.values())
+    if not total:
+        return "nothing counted yet"
+    parts = sorted(((100 * seconds / total, cause) for cause, seconds in ledger.items()), reverse=True)
+    words = " · ".join(f"{cause} {share:.{0 if share >= 9.95 else 1}f} %" for share, cause in parts if share)
+    return f"{total / 3600:,.{0 if total > 36_000 else 2}f} GPU-hours: {words}"
+
+
+def unmeasured_words(missing: Mapping[str, Sequence[str]], nodes: int) -> str:
+    """Return the signals that rules lack, with the nodes that don't measure them."""
+    parts = []
+    for signal, names in missing.items():
+        some = ", ".join(map(clean, names)) if len(names) <= 3 else plural(len(names), "node")
+        parts.append(kind_name(signal) + ("" if len(names) == nodes else f" ({some})"))
+    return ", ".join(parts) or "nothing that the rules need"
+
+
+def evidence_lines(evidence: Sequence[Evidence], cells: int) -> list[Spans]:
+    """Return a small table of a finding's numbers: metric, value, what the peers have."""
+    rows = [
+        (kind_name(one.metric), _number(one.value, one.unit), _number(one.peers, one.unit))
+        for one in evidence
+    ]
+    wide = [max(map(width, column)) for column in zip(("evidence", "value", "peers"), *rows, strict=True)]
+    lines: list[Spans] = []
+    for at, row in enumerate([("evidence", "value", "peers"), *rows]):
+        label, value, peers = (clip(text, cells // 3) for text in row)
+        text = f"{value:>{wide[1]}}   {peers:>{wide[2]}}"
+        lines.append((Span(f" {label:<{wide[0]}}   ", "dim"), Span(text, "text" if at else "dim")))
+    return lines
+
+
+def _number(value: float | str | None, unit: str) -> str:
+    if value is None:
+        return DASH
+    if isinstance(value, str):
+        return clean(value)
+    digits = f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+    return f"{digits} {unit}".strip()
+
+
+def strip_line(values: Floats, top: float, culprits: Collection[int], cells: int, ramp: str) -> Spans:
+    """Return one cell for each GPU or node, those of the finding in brackets; as many as fit around them."""
+    room = max(8, (cells - 12) - 2 * len(culprits))
+    begin = max(0, min(min(culprits, default=0) - room // 2, len(values) - room))
+    spans = [Span(" peers " + ("…" if begin else " "), "dim")]
+    steps = buckets(values / (top or 1.0))
+    for at in range(begin, min(begin + room, len(values))):
+        cell = Span(BLOCK_OF[steps[at]], f"ink{ramp}{steps[at]}")
+        spans += [Span("[", "title"), cell, Span("]", "title")] if at in culprits else [cell]
+    return (*spans, Span("…" if begin + room < len(values) else "", "dim"))

@@ -1,0 +1,171 @@
+"""Findings on the screens: the header's line, marks in the heatmap, the list, and the page of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gswarm_tui.fleet.events import FindingChanged, FleetExamined
+from gswarm_tui.fleet.findings import Evidence, Finding
+from gswarm_tui.tui.app import GswarmApp
+from tests.tui.conftest import app_on, line_with, screen_text, shows
+from tests.tui.scene import BEGINNING, Scene, scene
+
+Matches = Callable[[GswarmApp, str], None]
+SIZES = [(80, 24), (100, 30), (120, 40), (200, 60)]
+ADVICE = "Leave gpu03 out and tell the site: its cooling needs a look"
+HOT = Finding(
+    "1",
+    "thermal",
+    "waste",
+    "gpu03",
+    5,
+    21,
+    ("gpu03",),
+    BEGINNING + 110,
+    None,
+    0.31,
+    "gpu03:5 · rank 21 · clock 1,215 MHz for 2 min, the other 31 at 1,965 · heat 71 % of that time · "
+    f"≈ 11 % of the run so far · {ADVICE}",
+    (
+        Evidence("sm_clock_mhz", 1215, 1965, "MHz"),
+        Evidence("throttle_thermal_pct", 71, None, "%"),
+        Evidence("temp_c", 88, 61, "°C"),
+    ),
+    ADVICE,
+    "Omnistat, DCGM; 10 % is our own threshold",
+)
+ODD = replace(
+    HOT,
+    finding_id="2",
+    kind="odd_node",
+    severity="note",
+    node="gpu02",
+    gpu=None,
+    rank=None,
+    nodes=("gpu02",),
+    gpu_hours=0.0,
+    sentence="gpu02 · driver 570.86.15 for 2 min, the other 3 have 570.86.16 · Tell the site",
+    evidence=(Evidence("cpu_pct", 12.3, 80, "%"),),
+)
+LEDGER = {"working": 810.0, "waiting": 100.0, "starting": 80.0, "throttled": 10.0}
+
+
+def found(*findings: Finding) -> Scene:
+    """Return four nodes of which rules found something."""
+    made = scene(4, 8, 240)
+    for finding in findings:
+        made.hub.publish(FindingChanged(made.time, finding))
+    causes = {name: bytes([0, 0, 0, 1, 1, 5, 7, 255]) for name in made.names}
+    missing = {"sm_active_pct": list(made.names), "ports": ["gpu03"]}
+    made.hub.publish(FleetExamined(made.time, LEDGER, causes, missing))
+    return made.recording()
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_findings_match_their_pictures(size: tuple[int, int], matches_picture: Matches) -> None:
+    app = app_on(found(HOT, ODD, replace(HOT, finding_id="3", until=BEGINNING + 200)))
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        for name, key in (("found", ""), ("findings", "exclamation_mark"), ("finding", "enter")):
+            await (pilot.press(key) if key else pilot.pause())
+            await pilot.pause()
+            matches_picture(app, f"{name}-{size[0]}x{size[1]}")
+
+
+async def test_first_finding_is_in_the_header_and_its_gpus_are_marked() -> None:
+    made = found(HOT)
+    app = app_on(made)
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.pause()
+        header = line_with(app, "▲ gpu03:5 ·")
+        assert "clock 1,215 MHz for 2 min" in header, "how long and the signal come before the rest"
+        assert "≈ 11 % of the run so far" in header
+        assert line_with(app, " gpu03 !").count("!") == 2, "a sign at its node and its GPU"
+        await pilot.press("n")
+        assert app.fleet_screen.heatmap.at == ("gpu03", 5)
+        made.hub.publish(FindingChanged(made.time, replace(HOT, until=made.time)))
+        made.hub.publish(FindingChanged(made.time, ODD))
+        app.update_view()
+        await pilot.pause()
+        assert line_with(app, " · gpu02 · driver")
+        assert line_with(app, " gpu02 !").count("!") == 9, "all GPUs of a whole node"
+        made.hub.publish(FindingChanged(made.time, replace(ODD, dismissed=True)))
+        app.update_view()
+        await pilot.pause()
+        assert "! why" not in screen_text(app), "no line without a finding"
+        assert not any(" gpu0" in line and "!" in line for line in screen_text(app).splitlines())
+
+
+async def test_list_counts_what_it_does_not_show_and_says_what_was_watched() -> None:
+    lost = replace(HOT, finding_id="9", kind="gpu_lost", severity="fault", gpu=1, sentence="gpu03:1 · lost")
+    more = [replace(HOT, finding_id=f"m{n}", node="gpu04", gpu=n) for n in range(3)]
+    app = app_on(found(*more, ODD, lost))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("exclamation_mark")
+        await pilot.pause()
+        assert "5 findings" in screen_text(app)
+        lines = screen_text(app).splitlines()
+        assert lines[1].startswith("▸ ╳ "), "faults come first"
+        assert "gpu03:1 · lost" in lines[1]
+        assert "gpu02 · driver" not in screen_text(app)
+        assert "1 × thermal, 1 × odd node more; z lists all" in screen_text(app)
+        assert "working 81 % · waiting 10 % · starting 8.0 % · throttled 1.0 %" in line_with(app, "GPU-hours")
+        assert "SM active, ports (gpu03)" in line_with(app, "not measured")
+        assert "14:04:00, 0 s ago" in line_with(app, "last look")
+        await pilot.press("z")
+        await pilot.pause()
+        assert "gpu02 · driver" in screen_text(app)
+
+
+async def test_finding_is_dismissed_and_comes_back_by_the_same_key() -> None:
+    made = found(HOT)
+    app = app_on(made)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press("exclamation_mark", "enter", "d")
+        await shows(app, pilot, "gpu03:5  Heat holds a GPU's clock down  dismissed")
+        assert made.fleet.findings["1"].dismissed
+        await pilot.press("escape", "escape")
+        assert "! why" not in screen_text(app)
+        await pilot.press("exclamation_mark")
+        await pilot.pause()
+        assert "ended or dismissed: 1 × thermal; z lists all" in screen_text(app)
+        await pilot.press("z", "d")
+        await shows(app, pilot, "1 finding ")
+        assert not made.fleet.findings["1"].dismissed
+
+
+async def test_page_shows_curves_the_rule_and_the_way_to_the_gpu() -> None:
+    app = app_on(found(HOT, ODD))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("exclamation_mark", "enter")
+        await pilot.pause()
+        text = screen_text(app)
+        assert "gpu03:5 · SM clock" in text
+        assert "median of 3 peers · SM clock" in text, "those in its slot"
+        assert line_with(app, " peers  ").count("[") == 1
+        assert "#SBATCH --exclude=gpu03" in text
+        assert line_with(app, "SM clock   ").split()[-4:] == ["1,215", "MHz", "1,965", "MHz"]
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.front.SCREEN == "gpu"
+        assert " gpu03:5  ● live" in screen_text(app)
+        await pilot.press("exclamation_mark", "down", "enter", "enter")
+        await pilot.pause()
+        assert app.front.SCREEN == "node"
+
+
+async def test_gpus_are_coloured_by_cause_with_a_letter_each() -> None:
+    app = app_on(found())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("c")
+        await pilot.pause()
+        assert line_with(app, " gpu01  ").split()[2:10] == ["W", "W", "W", "a", "a", "T", ".", "–"]
+        legend = line_with(app, "cause of time now")
+        assert "W  working 12" in legend
+        assert "a  waiting 8" in legend
+        await pilot.press("3")
+        await pilot.pause()
+        assert "power W" in screen_text(app), "a metric's key shows the metric again"
