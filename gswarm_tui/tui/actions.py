@@ -155,7 +155,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("back", ("escape",), "Cancel query, else go back", MOVING, (SQL,), 5, "back", modes=_OF_A_FLEET),
     Action("back", ("escape",), "Cancel query", MOVING, (SQL,), 12, "cancel", modes=(QUERY,)),
     Action("fleet", ("f",), "Show fleet", MOVING, modes=_OF_A_FLEET, words="heatmap overview home start"),
-    Action("findings", ("exclamation_mark",), "Show findings", MOVING, (), 45, "findings", modes=_OF_A_FLEET,
+    Action("findings", ("exclamation_mark",), "Show findings", MOVING, (), 59, "findings", modes=_OF_A_FLEET,
            words="why slow problem diagnose culprit ledger"),
     Action("sessions", ("S",), "Show sessions", MOVING, (), 60, "sessions", modes=_OF_A_FLEET,
            words="list runs intervals summary plot report export"),

@@ -141,7 +141,7 @@ def test_help_explains_the_words_of_its_screen(screen: str, word: str) -> None:
 
 
 PICTURES = Path(__file__).parent / "pictures"
-PICTURES_OF = {"minutes": FLEET, "past": FLEET, "replay": FLEET}
+PICTURES_OF = {"minutes": FLEET, "found": FLEET, "past": FLEET, "replay": FLEET}
 """Screens in pictures that have other names."""
 TEXT_AND_LINES = set("·×°−─")
 """Characters of sentences and units, and the lines between parts of a screen."""

@@ -111,8 +111,10 @@ async def test_list_counts_what_it_does_not_show_and_says_what_was_watched() -> 
         assert lines[1].startswith("▸ ╳ "), "faults come first"
         assert "gpu03:1 · lost" in lines[1]
         assert "gpu02 · driver" not in screen_text(app)
-        assert "1 × thermal, 1 × odd node more; z lists all" in screen_text(app)
-        assert "working 81 % · waiting 10 % · starting 8.0 % · throttled 1.0 %" in line_with(app, "GPU-hours")
+        assert "1 waste (thermal), 1 note (odd_node) more; z lists all" in screen_text(app)
+        assert "working 81 %, waiting for others 10 %, starting 8 %, throttled 1 %" in line_with(
+            app, "GPU time"
+        )
         assert "SM active, ports (gpu03)" in line_with(app, "not measured")
         assert "14:04:00, 0 s ago" in line_with(app, "last look")
         await pilot.press("z")
@@ -131,7 +133,7 @@ async def test_finding_is_dismissed_and_comes_back_by_the_same_key() -> None:
         assert "! why" not in screen_text(app)
         await pilot.press("exclamation_mark")
         await pilot.pause()
-        assert "ended or dismissed: 1 × thermal; z lists all" in screen_text(app)
+        assert "ended or dismissed: 1 waste (thermal); z lists all" in screen_text(app)
         await pilot.press("z", "d")
         await shows(app, pilot, "1 finding ")
         assert not made.fleet.findings["1"].dismissed

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, tzinfo
 
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
@@ -59,26 +58,10 @@ def entry_lines(finding: Finding, cells: int, zone: tzinfo | None, *, chosen: bo
     return [head, *((Span(" " * INDENT), Span(line, text)) for line in lines[1:])]
 
 
-def counted(findings: Iterable[Finding]) -> str:
-    """Return findings counted by kind: "3 idle GPUs, 1 odd node"."""
-    counts = Counter(one.kind for one in findings)
-    return ", ".join(f"{number} × {kind_name(kind)}" for kind, number in counts.most_common())
-
-
 def kind_name(kind: str) -> str:
-    """Return a kind, a signal or a cause in words."""
+    """Return a kind or a signal in words."""
     metric = GPU_BY_NAME.get(kind) or HOST_BY_NAME.get(kind)
     return metric.label if metric else clean(kind).replace("_", " ")
-
-
-def ledger_words(ledger: Mapping[str, float]) -> str:
-    """Return the job's GPU-hours and the shares of their causes, largest first; they add up to 100 %."""
-    total = sum(ledger.values())
-    if not total:
-        return "nothing counted yet"
-    parts = sorted(((100 * seconds / total, cause) for cause, seconds in ledger.items()), reverse=True)
-    words = " · ".join(f"{cause} {share:.{0 if share >= 9.95 else 1}f} %" for share, cause in parts if share)
-    return f"{total / 3600:,.{0 if total > 36_000 else 2}f} GPU-hours: {words}"
 
 
 def unmeasured_words(missing: Mapping[str, Sequence[str]], nodes: int) -> str:

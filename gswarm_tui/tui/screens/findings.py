@@ -8,17 +8,16 @@ from datetime import datetime
 from textual.app import ComposeResult
 
 from gswarm_tui.common.quantities import age, plural
-from gswarm_tui.fleet.findings import NOTE, Finding, current, in_order
+from gswarm_tui.fleet.findings import Finding, current, in_order
 from gswarm_tui.insight.catalogue import BY_KIND, RULES
+from gswarm_tui.insight.notes import counted, exclude_line, ledger_text, what
 from gswarm_tui.tui.actions import FINDING, FINDINGS
 from gswarm_tui.tui.drawing.finding_curves import plot_of
 from gswarm_tui.tui.drawing.finding_lines import (
     SIGNS,
-    counted,
     entry_lines,
     evidence_lines,
     kind_name,
-    ledger_words,
     unmeasured_words,
 )
 from gswarm_tui.tui.drawing.spans import Span, Spans, heading_rule
@@ -98,7 +97,7 @@ class FindingsScreen(ViewerScreen):
             return [("last look", why), ("watched", rules)]
         at = f"{datetime.fromtimestamp(examined.at, self.viewer.timezone):%H:%M:%S}"
         return [
-            ("GPU-hours", ledger_words(examined.ledger)),
+            ("GPU time", ledger_text(examined.ledger)),
             ("not measured", unmeasured_words(examined.not_measured, len(self.fleet.nodes))),
             ("last look", f"{at}, {age(max(0.0, self.viewer.now() - examined.at))} ago"),
             ("watched", rules),
@@ -185,7 +184,7 @@ class FindingScreen(ViewerScreen):
 
     def _lines(self, finding: Finding) -> list[Spans]:
         cells = self.size.width
-        head = wrapped(finding.sentence, cells)
+        head = wrapped(what(finding), cells)
         rest = [*evidence_lines(finding.evidence, cells), heading_rule("the rule", cells)]
         rest += labelled(self._rule(finding), cells)
         room = self.lines - 3 - len(head) - len(rest)
@@ -198,8 +197,7 @@ class FindingScreen(ViewerScreen):
     def _rule(self, finding: Finding) -> list[tuple[str, str]]:
         """Return what to do, and the rule: threshold, source, and when it is silent or wrong."""
         lines = [("do", finding.advice)]
-        if finding.node is not None and finding.severity != NOTE and "out" in finding.advice.split():
-            lines.append(("job script", f"#SBATCH --exclude={finding.node}"))
+        lines += [("job script", line)] if (line := exclude_line([finding])) else []
         if (rule := BY_KIND.get(finding.kind)) is not None:
             lines += [
                 ("why", rule.why),

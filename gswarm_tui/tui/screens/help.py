@@ -84,11 +84,12 @@ WORDS: dict[str, Entries] = {
     ),
     FINDINGS: (
         ("gpu04:5 · …", "who, since when, by which numbers, at what cost, and what to do"),
-        ("≈ 11 %", "share of the run's GPU time that the job would gain without it, at most"),
-        ("GPU-hours", "the job's GPU time by cause; the shares add up to 100 %"),
+        ("≈ 11 %", "share of the run's GPU time that it has cost so far, at most"),
+        ("GPU time", "the job's GPU time by cause; the shares add up to 100 %"),
         ("unexplained", "time without samples, and time that no rule explains"),
     ),
     FINDING: (
+        ("≈ 11 %", "share of the run's GPU time that it has cost so far, at most"),
         ("peers", "GPUs of the job in the same slot of other nodes; all where nodes are fewer than four"),
         ("found nothing", "rules that have found nothing so far"),
     ),
@@ -138,6 +139,7 @@ WORDS: dict[str, Entries] = {
 }
 
 _WITH_NODES = (FLEET, NODE, GPU)
+_WITH_PLOTS = (*_WITH_NODES, FINDING)
 _WITH_EVENTS = (FLEET, WORST, EVENTS, SESSION)
 _WITH_FINDINGS = (FLEET, FINDINGS, FINDING)
 _WITH_TABLES = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE, TRACE, TRIAL, SQL)
@@ -165,9 +167,9 @@ _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("[▂]", "GPU or node that the finding names, among its peers", (FINDING,)),
     ("▲ ╳", "warning, error", _WITH_EVENTS),
     ("·", "information", (EVENTS,)),
-    ("▁▄█", "curve or bar up to the end of the scale; no samples leave a gap", _WITH_NODES),
-    ("┊ ◆", "mark in a plot", _WITH_NODES),
-    ("╵−5 min", "how long before now, or before the time shown, at the position of the sign", _WITH_NODES),
+    ("▁▄█", "curve or bar up to the end of the scale; no samples leave a gap", _WITH_PLOTS),
+    ("┊ ◆", "mark in a plot; start of the finding", _WITH_PLOTS),
+    ("╵−5 min", "how long before now, or before the time shown, at the position of the sign", _WITH_PLOTS),
     ("━", "part of the trial's runs that has ended", (TRIAL,)),
     ("▸", "row under the cursor", (FLEET, FINDINGS, *_WITH_TABLES)),
     ("▄ █", "scroll bar at the right edge: more rows above or below", _WITH_TABLES),
