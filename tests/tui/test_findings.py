@@ -9,6 +9,7 @@ import pytest
 
 from gswarm_tui.fleet.events import FindingChanged, FleetExamined
 from gswarm_tui.fleet.findings import Evidence, Finding
+from gswarm_tui.insight.rule import LOCAL, Rule
 from gswarm_tui.tui.app import GswarmApp
 from tests.tui.conftest import app_on, line_with, screen_text, shows
 from tests.tui.scene import BEGINNING, Scene, scene
@@ -50,6 +51,21 @@ ODD = replace(
     sentence="gpu02 · driver 570.86.15 for 2 min, the other 3 have 570.86.16 · Tell the site",
     evidence=(Evidence("cpu_pct", 12.3, 80, "%"),),
 )
+RULE = Rule(
+    "thermal",
+    "Heat holds a GPU's clock down",
+    "waste",
+    LOCAL,
+    ("util_pct", "sm_clock_mhz"),
+    "60 s",
+    "thermal throttling in more than 10 % of busy time, in 90 % of the steps",
+    HOT.source,
+    ADVICE,
+    "A GPU that overheats lowers its clock. In lock-step all others wait for it.",
+    "The clock is no lower than that of its peers, or the job is no slower: then it is a note.",
+    "A room that is warm for all GPUs alike slows all of them, and no one is the culprit.",
+    lambda _window: (),
+)
 LEDGER = {"working": 810.0, "waiting": 100.0, "starting": 80.0, "throttled": 10.0}
 
 
@@ -65,7 +81,11 @@ def found(*findings: Finding) -> Scene:
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_findings_match_their_pictures(size: tuple[int, int], matches_picture: Matches) -> None:
+async def test_findings_match_their_pictures(
+    size: tuple[int, int], matches_picture: Matches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gswarm_tui.tui.screens.findings.RULES", (RULE, replace(RULE, kind="hang")))
+    monkeypatch.setattr("gswarm_tui.tui.screens.findings.BY_KIND", {"thermal": RULE})
     app = app_on(found(HOT, ODD, replace(HOT, finding_id="3", until=BEGINNING + 200)))
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
