@@ -113,3 +113,10 @@ def behind_peers(window: Window, column: int, seconds: float = RECENT_S) -> floa
     """Return by which share a GPU holds up its peers, which are idle for that share of its work."""
     lead = float(leads(window, seconds)[1][column])
     return max(0.0, lead) if np.isfinite(lead) else None
+
+
+def costs(window: Window, since: float, column: int | None = None) -> float:
+    """Return by which share the job is slower, or its peers wait for a GPU; 0 for a small share."""
+    behind = None if column is None else behind_peers(window, column)
+    share = max(slowdown(window, since) or 0.0, behind or 0.0)
+    return share if share >= COSTS else 0.0

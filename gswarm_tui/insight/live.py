@@ -184,7 +184,6 @@ class LiveWatch:
         if HOST in node.metrics and node.listings:
             window.ports[name] = node.listed(PORTS)
             window.mounts[name] = node.listed(MOUNTS)
-            window.first_ports.setdefault(name, window.ports[name])
 
     def _complete(self, now: float) -> None:
         self._step_began = now

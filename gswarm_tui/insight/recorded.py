@@ -220,8 +220,6 @@ class _Feed:
                 if (machine := machines.get(node_id)) is not None:
                     values = {metric.name: it for metric, it in zip(LISTINGS[kind], numbers, strict=True)}
                     fresh.setdefault(machine.name, {})[name] = values
-                    if kind == PORTS:
-                        window.first_ports.setdefault(machine.name, {}).setdefault(name, values)
             # Each listing has all rows of its node: a port that it lacks is gone.
             held.update(fresh)
         listed: dict[str, list[ProcessSample]] = {}

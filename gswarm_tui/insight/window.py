@@ -17,11 +17,10 @@ from gswarm_agent.metrics import PORT_ERRORS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.fleet.gpu_links import HOST
 from gswarm_tui.fleet.history import Floats, Singles
+from gswarm_tui.insight.rows import Rows
 from gswarm_tui.insight.signals import GPU_SIGNALS, HOST_SIGNALS, NEWEST
 
 Mask = npt.NDArray[np.bool_]
-Listing = Mapping[str, Mapping[str, float | None]]
-"""Ports or mounts of a node by name, each with its values by column."""
 STEP_S = 5.0
 """Length of a step; of recordings with a longer interval, that interval."""
 KEPT_S, KEPT_OF_LARGE_S = 600.0, 240.0
@@ -43,9 +42,18 @@ _GPU_AT = {name: at for at, name in enumerate([*(signal.name for signal in GPU_S
 _HOST_AT = {signal.name: at for at, signal in enumerate(HOST_SIGNALS)}
 _NEWEST_AT = {name: at for at, name in enumerate(NEWEST)}
 _PORT_COLUMNS = (
-    *("rx_mb_s", "tx_mb_s", "port_xmit_discards", "rnr_nak_retry_err", "roce_slow_restart"),
+    *(
+        "state",
+        "rate_gbit_s",
+        "rx_mb_s",
+        "tx_mb_s",
+        "port_xmit_discards",
+        "rnr_nak_retry_err",
+        "roce_slow_restart",
+    ),
     *PORT_ERRORS,
 )
+_MOUNT_COLUMNS = ("free_mib", "total_mib", "free_inodes")
 _MINUTE_GPU, _MINUTE_HOST = ("mem_used_mib",), ("memory_used_mib", "job_memory_mib", "swap_used_mib")
 
 
@@ -92,36 +100,6 @@ class Listed(NamedTuple):
     def number(self, metric: str) -> Floats:
         """Return a metric of each process."""
         values: Floats = self.numbers[:, PROCESS_COLUMNS.index(metric)]
-        return values
-
-
-class ByMinute:
-    """Some columns of ports or mounts at each of the last minutes, oldest first.
-
-    ``keys`` maps a node and a row's name to the row's place.
-    """
-
-    def __init__(self, columns: tuple[str, ...], minutes: int) -> None:
-        self.keys: dict[tuple[str, str], int] = {}
-        self._columns = columns
-        self._values = np.full((minutes, len(columns), 0), np.nan)
-
-    def push(self, listed: Mapping[str, Listing]) -> None:
-        """Add the rows of all nodes as they are now."""
-        for node, rows in listed.items():
-            for name in rows:
-                self.keys.setdefault((node, name), len(self.keys))
-        *shape, count = self._values.shape
-        if new := len(self.keys) - count:
-            self._values = np.concatenate((self._values, np.full((*shape, new), np.nan)), axis=2)
-        self._values[:-1] = self._values[1:].copy()
-        for (node, name), at in self.keys.items():
-            row = listed.get(node, {}).get(name, {})
-            self._values[-1, :, at] = [np.nan if (one := row.get(c)) is None else one for c in self._columns]
-
-    def last(self, column: str, minutes: int = 60) -> Floats:
-        """Return a column of the last minutes, NaN where unknown: (minutes, rows)."""
-        values: Floats = self._values[-minutes:, self._columns.index(column)]
         return values
 
 
@@ -178,7 +156,6 @@ class Window:
     steps: int = 0
     processes: dict[str, tuple[ProcessSample, ...] | None] = field(default_factory=dict)
     ports: dict[str, dict[str, dict[str, float | None]]] = field(default_factory=dict)
-    first_ports: dict[str, dict[str, dict[str, float | None]]] = field(default_factory=dict)
     mounts: dict[str, dict[str, dict[str, float | None]]] = field(default_factory=dict)
     events: deque[EventLogged] = field(default_factory=lambda: deque(maxlen=1000))
     open: frozenset[tuple[str, str | None, int | None]] = frozenset()
@@ -206,8 +183,7 @@ class Window:
         self.first = self.newest.copy()
         self.running_since = np.full(count, np.nan)
         self.last_process: dict[tuple[str, int], ProcessSample] = {}
-        self.port_minutes = ByMinute(_PORT_COLUMNS, 10)
-        self.mount_minutes = ByMinute(("free_mib", "free_inodes"), 30)
+        self.port_rows, self.mount_rows = Rows(_PORT_COLUMNS, 10), Rows(_MOUNT_COLUMNS, 30)
         links = {
             (name, link.gpu): (_number(link.version), link.links or math.nan)
             for name, info in self.infos.items()
@@ -404,10 +380,12 @@ class Window:
         active = self.active
         chosen = gpus[:, active] if active.any() else gpus
         self._job.push(np.concatenate((_means(chosen), _means(step.hosts))))
+        self.port_rows.update(self.ports)
+        self.mount_rows.update(self.mounts)
         per_minute = max(1, self._count(60.0))
         if self.steps % per_minute == 0:
-            self.port_minutes.push(self.ports)
-            self.mount_minutes.push(self.mounts)
+            self.port_rows.keep()
+            self.mount_rows.keep()
             self._minute_gpu.push(
                 np.array([_means(self.gpu(name, 60.0).T) for name in _MINUTE_GPU]).reshape(
                     len(_MINUTE_GPU), -1
@@ -508,9 +486,9 @@ class Window:
         """Return a window for other GPUs, with the history of those that it has already."""
         new = Window(self.nodes, infos, self.step_s, self.scale, self.pp, self.user)
         new.started_at, new.now, new.steps = self.started_at, self.now, self.steps
-        new.processes, new.ports, new.first_ports = self.processes, self.ports, self.first_ports
+        new.processes, new.ports = self.processes, self.ports
         new.mounts, new.events = self.mounts, self.events
-        new.port_minutes, new.mount_minutes = self.port_minutes, self.mount_minutes
+        new.port_rows, new.mount_rows = self.port_rows, self.mount_rows
         new.last_process = self.last_process
         known = {(gpu.node, gpu.facts.uuid): at for at, gpu in enumerate(self.gpus)}
         places = np.array([known.get((gpu.node, gpu.facts.uuid), -1) for gpu in new.gpus], dtype=np.intp)

@@ -78,8 +78,6 @@ def _push(window: Window, of_step: list[Tick]) -> None:
                 held[name] = {
                     row: dict(zip(columns, values or (), strict=False)) for row, values in listed[name]
                 }
-        if name in window.ports:
-            window.first_ports.setdefault(name, window.ports[name])
     for tick in of_step:
         for name, notes in tick.notes.items():
             for one in notes:

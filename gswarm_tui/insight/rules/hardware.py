@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from gswarm_tui.fleet.events import EventLogged, json_object
 from gswarm_tui.fleet.findings import FAULT, NOTE, WASTE, Evidence
-from gswarm_tui.insight.effect import COSTS, behind_peers, slowdown
+from gswarm_tui.insight.effect import costs
 from gswarm_tui.insight.rule import APART, LOCAL, Match, Rule
 from gswarm_tui.insight.window import Mask, Window
 
@@ -31,10 +31,18 @@ SILENT_S = 60.0
 """A GPU that gives no sample for this time while its neighbours do is lost."""
 GONE_S = 60.0
 """A rank that restarts within this time isn't dead."""
-CORRECTED, NVLINK_ERRORS, ABOVE_PEERS = 100, 100, 10
-"""Errors since the start from which they count, if they are also this many times those of the peers."""
-REPLAYS = {3: 0.48, 4: 0.96, 5: 1.92}
-"""PCIe replays a minute and lane that DCGM accepts, by generation."""
+NVLINK_ERRORS, ABOVE_PEERS = 100, 10
+"""So many errors since the start count, if they are also this many times those of the peers."""
+COUNTERS = (
+    ("ecc_uncorrected", 1, FAULT),
+    ("remap_failed", 1, FAULT),
+    ("remap_pending", 1, NOTE),
+    ("ecc_corrected", 100, NOTE),
+)
+"""Counters of memory errors, with the growth from which they count; corrected ones against the peers."""
+KINDS = {"xid", "gpu_lost", "gpu_back", "nvlink_degraded", "nvlink_restored"}
+REPLAYS = (0.48, 0.96, 1.92)
+"""PCIe replays a minute and lane that DCGM accepts, for Gen3, Gen4 and Gen5."""
 _CORE = ("util_pct", "power_w", "mem_used_mib")
 
 
@@ -48,156 +56,114 @@ class _Fact(NamedTuple):
     message: str
 
 
-def _facts(window: Window) -> Iterator[_Fact]:
+def _facts(window: Window) -> list[_Fact]:
     """Return the newest events about the job's GPUs, oldest first, without those before a restart."""
-    kinds = {"xid", "gpu_lost", "gpu_back", "nvlink_degraded", "nvlink_restored"}
-    found = [event for event in window.events if event.kind in kinds]
-    if not found:
-        return
-    columns = {(gpu.node, gpu.facts.index): at for at, gpu in enumerate(window.gpus)}
+    found = [event for event in window.events if event.kind in KINDS]
+    columns = {(gpu.node, gpu.facts.index): at for at, gpu in enumerate(window.gpus)} if found else {}
+    facts = []
     for event in sorted(found, key=lambda one: one.at):
         at = columns.get((event.node or "", -1 if event.gpu is None else event.gpu))
-        if at is None or window.now - event.at > HELD_S * window.scale:
-            continue
-        if not window.running_since[at] > event.at:
-            yield _Fact(at, event.at, _xid(event), event.kind, event.message)
+        recent = window.now - event.at <= HELD_S * window.scale
+        if at is not None and recent and not window.running_since[at] > event.at:
+            facts.append(_Fact(at, event.at, _xid(event), event.kind, event.message.split(";")[0]))
+    return facts
 
 
 def _xid(event: EventLogged) -> int:
+    if event.kind != "xid":
+        return 0
     number = json_object(event.detail).get("xid")
-    if event.kind == "xid" and type(number) is not int:
-        words = re.search(r"XID (\d+)", event.message)
-        return int(words[1]) if words else 0
-    return number if event.kind == "xid" and type(number) is int else 0
+    words = re.search(r"XID (\d+)", event.message)
+    return number if type(number) is int else int(words[1]) if words else 0
 
 
-def _roots(window: Window) -> dict[int, _Fact]:
-    """Return the first fact of each GPU that ends a job by itself: a lost GPU, or a memory error."""
+def _roots(facts: Iterable[_Fact]) -> dict[int, _Fact]:
+    """Return the first fact of each GPU that ends a job by itself; a lost GPU before a memory error."""
     roots: dict[int, _Fact] = {}
-    for fact in _facts(window):
+    for fact in facts:
         if fact.kind == "gpu_back":
             roots.pop(fact.at, None)
         elif fact.kind == "gpu_lost" or fact.xid in LOST:
-            known = roots.get(fact.at)
-            if known is None or known.xid in MEMORY:
+            if fact.at not in roots or roots[fact.at].xid in MEMORY:
                 roots[fact.at] = fact
         elif fact.xid in MEMORY:
             roots.setdefault(fact.at, fact)
     return roots
 
 
-def _cost(window: Window, since: float, at: int | None = None) -> float:
-    """Return by which share the job got slower since a fault, or what the peers wait for a GPU."""
-    behind = None if at is None else behind_peers(window, at)
-    cost = max(slowdown(window, since) or 0.0, behind or 0.0)
-    return cost if cost >= COSTS else 0.0
-
-
 def _match(
     window: Window, at: int, since: float, signal: str, *evidence: Evidence, severity: str = ""
 ) -> Match:
     """Return the match of a GPU, which costs what the job got slower since then."""
-    lost = _cost(window, since) * float(window.active.sum())
+    lost = costs(window, since) * float(window.active.sum())
     return Match(window.gpus[at].node, at, since, signal, evidence, lost=lost, severity=severity)
 
 
-def _of(fact: _Fact) -> tuple[str, Evidence]:
-    """Return what a fact says in a few words, and as evidence."""
-    words = fact.message.split(";")[0] if fact.message else fact.kind
-    return words, Evidence("xid" if fact.xid else fact.kind, fact.xid or words)
-
-
-def _known(value: float) -> float:
-    """Return a count, 0 where it isn't measured."""
-    return float(value) if value > 0 else 0.0
-
-
-def _ran(window: Window) -> Mask:
-    """Return whether each GPU has or had a process of the job."""
-    ran: Mask = np.isfinite(window.ran_at)
-    return ran
+def _told(window: Window, fact: _Fact, severity: str = "") -> Match:
+    """Return the match of an event."""
+    evidence = Evidence("xid" if fact.xid else fact.kind, fact.xid or fact.message)
+    return _match(window, fact.at, fact.since, fact.message or fact.kind, evidence, severity=severity)
 
 
 def _mute(window: Window) -> Mask:
     """Return the GPUs that give no samples while others on their node do, and that did work."""
     now = np.isfinite([window.gpu(name, window.step_s / window.scale)[-1] for name in _CORE]).any(axis=0)
-    mute: Mask = ~now & _ran(window)
+    mute: Mask = ~now & np.isfinite(window.ran_at)
     if mute.any():
-        answers = np.isin(window.node_at, window.node_at[now])
-        mute &= answers & ~np.isfinite([window.gpu(name, SILENT_S) for name in _CORE]).any(axis=(0, 1))
+        mute &= np.isin(window.node_at, window.node_at[now])
+        mute &= ~np.isfinite([window.gpu(name, SILENT_S) for name in _CORE]).any(axis=(0, 1))
     return mute
 
 
-def _lost(window: Window) -> Iterable[Match]:
-    roots = {at: fact for at, fact in _roots(window).items() if fact.xid not in MEMORY}
-    mute = np.flatnonzero(_mute(window)).tolist()
-    ran = _ran(window)
+def _gpu_lost(window: Window) -> Iterable[Match]:
+    roots = _roots(_facts(window))
     for at, fact in roots.items():
-        words, evidence = _of(fact)
-        yield _match(window, at, fact.since, words, evidence, severity=FAULT if ran[at] else NOTE)
-    for at in set(mute) - set(roots):
-        since = window.now - SILENT_S * window.scale
-        yield _match(window, at, since, "no samples", Evidence("samples", 0, None))
+        if fact.xid not in MEMORY:
+            yield _told(window, fact, FAULT if np.isfinite(window.ran_at[at]) else NOTE)
+    for at in set(np.flatnonzero(_mute(window)).tolist()) - set(roots):
+        yield _match(window, at, window.now - SILENT_S * window.scale, "no samples", Evidence("samples", 0))
 
 
-def _memory(window: Window) -> Iterable[Match]:
-    roots, mute = _roots(window), _mute(window)
-    uncorrected, pending = window.growth("ecc_uncorrected"), window.growth("remap_pending")
-    failed = window.growth("remap_failed")
-    counted = (uncorrected > 0) | (pending > 0) | (failed > 0)
-    corrected = window.growth("ecc_corrected")
-    rising = (corrected >= CORRECTED) & (corrected > ABOVE_PEERS * window.peers(corrected))
+def _memory_error(window: Window) -> Iterable[Match]:
+    roots = _roots(_facts(window))
+    uncorrected = window.growth("ecc_uncorrected")
     for at, fact in roots.items():
         if fact.xid in MEMORY:
-            words, evidence = _of(fact)
-            lives = window.active[at] and not _cost(window, fact.since)
-            mild = fact.xid == REMAPPED and lives and not uncorrected[at] > 0
-            errors = Evidence("ecc_uncorrected", _known(uncorrected[at]), None, "errors")
-            severity = NOTE if mild else FAULT
-            yield _match(window, at, fact.since, words, evidence, errors, severity=severity)
-    for at in np.flatnonzero((counted | rising) & ~mute).tolist():
-        if at in roots:
-            continue
-        bad = uncorrected[at] > 0 or failed[at] > 0
-        name, values = (
-            ("ecc_uncorrected", uncorrected)
-            if uncorrected[at] > 0
-            else ("remap_failed", failed)
-            if failed[at] > 0
-            else ("remap_pending", pending)
-            if pending[at] > 0
-            else ("ecc_corrected", corrected)
-        )
-        words = f"{values[at]:,.0f} new {name.replace('_', ' ')}"
-        evidence = Evidence(name, float(values[at]), _known(window.peers(values)[at]), "")
-        yield _match(window, at, window.now, words, evidence, severity=FAULT if bad else NOTE)
+            # A row that was remapped costs nothing by itself, and often comes with another XID.
+            lives = window.active[at] and not costs(window, fact.since) and not uncorrected[at] > 0
+            yield _told(window, fact, NOTE if fact.xid == REMAPPED and lives else FAULT)
+    named = set(roots)
+    for counter, least, severity in COUNTERS:
+        grown = window.growth(counter)
+        if (grown >= least).any():
+            peers = window.peers(grown)
+            alone = (grown >= least) & ((least == 1) | (grown > ABOVE_PEERS * peers))
+            for at in set(np.flatnonzero(alone).tolist()) - named:
+                named.add(at)
+                words = f"{grown[at]:,.0f} new {counter.replace('_', ' ')}"
+                evidence = Evidence(counter, float(grown[at]), float(peers[at]) if peers[at] >= 0 else None)
+                yield _match(window, at, window.now, words, evidence, severity=severity)
 
 
-def _program(window: Window) -> Iterable[Match]:
-    facts = [one for one in _facts(window) if one.xid in PROGRAM]
-    if not facts:
-        return
-    roots = [one.since for one in _facts(window) if one.xid in LOST | MEMORY or one.kind == "gpu_lost"]
+def _program_error(window: Window) -> Iterable[Match]:
+    everything = _facts(window)
+    roots = [one.since for one in everything if one.xid in LOST | MEMORY or one.kind == "gpu_lost"]
     cascade = CASCADE_S * window.scale
     incidents: list[list[_Fact]] = []
-    for fact in facts:
-        if incidents and fact.since - incidents[-1][-1].since <= cascade:
+    for fact in everything:
+        if fact.xid in PROGRAM and incidents and fact.since - incidents[-1][-1].since <= cascade:
             incidents[-1].append(fact)
-        else:
+        elif fact.xid in PROGRAM:
             incidents.append([fact])
     for incident in incidents:
         begin = incident[0].since
-        if any(-5 <= begin - root <= cascade or 0 <= root - begin <= 5 for root in roots):
-            continue
         # Whoever ends a job ends the work on all its GPUs.
-        several = len({one.at for one in incident}) > 1 or _ran(window).sum() == 1
-        if several and all(one.xid == CLEANED_UP for one in incident):
-            continue
-        # Clocks of nodes differ by some ms, and a cleaned-up process follows its fault at once.
-        early = [one for one in incident if one.since - begin <= 2 * window.scale]
-        first = min(early, key=lambda one: (PROGRAM.index(one.xid), one.since))
-        words, evidence = _of(first)
-        yield _match(window, first.at, first.since, words, evidence)
+        several = len({one.at for one in incident}) > 1 or np.isfinite(window.ran_at).sum() == 1
+        ended = several and all(one.xid == CLEANED_UP for one in incident)
+        if not ended and not any(-5 <= begin - root <= cascade for root in roots):
+            # Clocks of nodes differ by some ms, and a cleaned-up process follows its fault at once.
+            early = [one for one in incident if one.since - begin <= 2 * window.scale]
+            yield _told(window, min(early, key=lambda one: (PROGRAM.index(one.xid), one.since)))
 
 
 def _nvlink(window: Window) -> Iterable[Match]:
@@ -207,66 +173,59 @@ def _nvlink(window: Window) -> Iterable[Match]:
             down.pop(fact.at, None)
         elif fact.kind == "nvlink_degraded" or fact.xid in NVLINK:
             down.setdefault(fact.at, fact)
+    for fact in down.values():
+        yield _told(window, fact)
     errors = window.growth("nvlink_errors")
-    peers = window.peers(errors)
-    grown = (errors >= NVLINK_ERRORS) & (errors > ABOVE_PEERS * peers)
-    roots = _roots(window)
-    for at in sorted((set(down) | set(np.flatnonzero(grown & window.active).tolist())) - set(roots)):
-        count = Evidence("nvlink_errors", _known(errors[at]), _known(peers[at]), "errors")
-        if at in down:
-            words, evidence = _of(down[at])
-            yield _match(window, at, down[at].since, words, evidence, count)
-        else:
-            severity = WASTE if _cost(window, window.now, at) else NOTE
-            yield _match(window, at, window.now, f"{errors[at]:,.0f} NVLink errors", count, severity=severity)
+    if (errors >= NVLINK_ERRORS).any():
+        peers = window.peers(errors)
+        many = window.active & (errors >= NVLINK_ERRORS) & (errors > ABOVE_PEERS * peers)
+        for at in set(np.flatnonzero(many).tolist()) - set(down):
+            evidence = Evidence("nvlink_errors", float(errors[at]), float(peers[at]), "errors")
+            words, severity = f"{errors[at]:,.0f} NVLink errors", _waste(window, window.now, at)
+            yield _match(window, at, window.now, words, evidence, severity=severity)
 
 
 def _pcie(window: Window) -> Iterable[Match]:
-    util = window.gpu("util_pct", 60)
-    for signal, most, what in zip(("pcie_gen", "pcie_width"), window.pcie_most.T, ("Gen", "x"), strict=True):
+    since, util = window.now - 60 * window.scale, window.gpu("util_pct", 60)
+    for signal, most, unit in zip(("pcie_gen", "pcie_width"), window.pcie_most.T, ("Gen", "x"), strict=True):
         values = window.gpu(signal, 60)
-        peers = window.peers(window.mean(signal, 60))
+        if not ((values[-1] < most) | (values[-1] < np.nanmax(values[-1], initial=0))).any():
+            continue
         # Where all links are alike, the machine was built so. Without peers a GPU's own maximum counts.
-        usual = np.where(window.active.sum() > 1, np.fmin(peers, np.nan_to_num(most, nan=np.inf)), most)
+        peers = window.peers(window.mean(signal, 60))
+        usual = np.fmin(peers, most) if window.active.sum() > 1 else most
         low = window.holds((values < usual - 0.5) & (util >= 20), np.isfinite(values + util), 60)
         for at in np.flatnonzero(low & window.active).tolist():
-            since = window.now - 60 * window.scale
-            cost = _cost(window, since, at)
-            now = float(values[-1, at])
-            yield Match(
-                *(window.gpus[at].node, at, since, f"PCIe {what}{now:.0f}"),
-                (Evidence(signal, now, float(usual[at])),),
-                f"its peers {what}{usual[at]:.0f}",
-                lost=cost * float(window.active.sum()),
-                severity=WASTE if cost else NOTE,
-            )
-    replays, minutes = window.gpu("pcie_replays", 300), 5
-    if len(replays) < 2 or not (replays[-1] > replays[0]).any():
-        return
-    lanes = window.mean("pcie_width", 300)
-    rate = (replays[-1] - replays[0]) / minutes / lanes
-    limit = np.select(
-        [window.mean("pcie_gen", 300) < 3.5, window.mean("pcie_gen", 300) < 4.5], [0.48, 0.96], 1.92
-    )
-    for at in np.flatnonzero((rate > limit) & (rate > 2 * window.peers(rate)) & window.active).tolist():
-        evidence = Evidence("pcie_replays", round(float(rate[at]), 2), float(limit[at]), "1/min/lane")
-        severity = WASTE if _cost(window, window.now - 300 * window.scale, at) else NOTE
-        words = f"{rate[at]:.1f} PCIe replays a minute and lane"
-        yield _match(window, at, window.now - 300 * window.scale, words, evidence, severity=severity)
+            evidence = Evidence(signal, float(values[-1, at]), float(usual[at]))
+            words = f"PCIe {unit}{values[-1, at]:.0f} instead of {unit}{usual[at]:.0f}"
+            yield _match(window, at, since, words, evidence, severity=_waste(window, since, at))
+    replays = window.gpu("pcie_replays", 300)
+    if (replays[-1] > replays[0]).any():
+        rate = (replays[-1] - replays[0]) / (len(replays) * window.step_s / window.scale / 60)
+        rate, gen = rate / window.mean("pcie_width", 300), window.mean("pcie_gen", 300)
+        limit = np.select([gen < 3.5, gen < 4.5], REPLAYS[:2], REPLAYS[2])
+        for at in np.flatnonzero((rate > limit) & (rate > 2 * window.peers(rate)) & window.active).tolist():
+            evidence = Evidence("pcie_replays", round(float(rate[at]), 2), float(limit[at]), "1/min/lane")
+            words = f"{rate[at]:.1f} PCIe replays a minute and lane"
+            yield _match(window, at, since, words, evidence, severity=_waste(window, since, at))
+
+
+def _waste(window: Window, since: float, at: int) -> str:
+    return WASTE if costs(window, since, at) else NOTE
 
 
 def _stopped(window: Window, since: float) -> bool:
     """Return whether the GPUs that still have a process spin since a time: busy, but nothing moves."""
     back_s = (window.now - since) / window.scale
     for signal, least, falls in (
-        *(("nvlink_mb_s", 100.0, 0.5), ("ib_mb_s", 50.0, 0.5), ("mem_util_pct", 5.0, 0.5)),
-        *(("pcie_mb_s", 100.0, 0.5), ("power_w", 100.0, 0.75)),
+        *(("mem_util_pct", 5.0, 0.5), ("nvlink_mb_s", 100.0, 0.5), ("ib_mb_s", 50.0, 0.5)),
+        *(("power_w", 100.0, 0.75), ("pcie_mb_s", 100.0, 0.5)),
     ):
         series = window.job(signal, back_s + 240)
         steps = max(1, round((window.now - since) / window.step_s) + 2)
-        before, after = series[:-steps], window.job(signal, 30)
-        if np.isfinite(before).sum() >= 3 and np.isfinite(after).any() and np.nanmedian(before) >= least:
-            return bool(np.nanmean(after) < falls * np.nanmedian(before))
+        before, after = series[:-steps], window.job(signal, 45)
+        if np.isfinite(before).sum() >= 3 and np.isfinite(after).any() and np.nanmean(before) >= least:
+            return bool(np.nanmean(after) < falls * np.nanmean(before))
     return False
 
 
@@ -333,7 +292,7 @@ RULES = (
         "The rank on it can't go on, and all others wait for it until a timeout ends the job.",
         "It answers again, or has a new process.",
         "A driver that is reset on purpose looks the same.",
-        _lost, early=True,
+        _gpu_lost, early=True,
     ),
     Rule(
         "memory_error", "A GPU has memory errors", FAULT, LOCAL, ("events", "ecc_uncorrected"), "at once",
@@ -344,7 +303,7 @@ RULES = (
         "An uncorrected error ends the program whose memory it hit.",
         "The GPU has a new process. Errors from before the recording don't count.",
         "Errors that a program without ECC can't see are not counted at all.",
-        _memory, early=True,
+        _memory_error, early=True,
     ),
     Rule(
         "program_error", "A program used a GPU wrongly", WASTE, LOCAL, ("events",), "at once",
@@ -354,7 +313,7 @@ RULES = (
         "A kernel read or wrote where it may not. XIDs of other GPUs that follow are consequences.",
         "XID 45 on several GPUs at once: somebody ended the job.",
         "Faulty memory can also make addresses wrong.",
-        _program, early=True,
+        _program_error, early=True,
     ),
     Rule(
         "nvlink_degraded", "NVLinks of a GPU are down or slow", WASTE, LOCAL, ("events", "nvlink_errors"),

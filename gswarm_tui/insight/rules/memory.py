@@ -9,7 +9,7 @@ import numpy as np
 
 from gswarm_tui.fleet.findings import FAULT, NOTE, WASTE, Evidence
 from gswarm_tui.fleet.history import Floats, Singles
-from gswarm_tui.insight.effect import slowdown
+from gswarm_tui.insight.effect import costs
 from gswarm_tui.insight.rule import APART, LOCAL, Match, Rule
 from gswarm_tui.insight.window import Window
 
@@ -93,7 +93,7 @@ def _host_memory(window: Window) -> Iterable[Match]:
         yield Match(
             *(window.nodes[at], None, since, f"the kernel killed {count:.0f} processes for lack of memory"),
             (Evidence("job_oom_kills", count, 0.0),),
-            lost=(slowdown(window, since) or 0.0) * float(window.active.sum()),
+            lost=costs(window, since) * float(window.active.sum()),
         )
     used, job = window.host("memory_used_mib", TREND_S), window.host("job_memory_mib", TREND_S)
     total = np.array([_total_mib(window, node) for node in window.nodes])
@@ -141,47 +141,35 @@ def _swap(window: Window) -> Iterable[Match]:
                 Evidence("psi_memory_pct", round(float(pressure[at])), None, "%"),
             ),
             details=(f"tasks wait for memory {pressure[at]:.0f} % of the time",),
-            lost=(slowdown(window, since) or 0.0) * float(window.active.sum()),
+            lost=costs(window, since) * float(window.active.sum()),
         )
 
 
 def _disk(window: Window) -> Iterable[Match]:
-    keys = window.mount_minutes.keys
-    free = window.mount_minutes.last("free_mib", round(TREND_S / 60) + 1)
-    files = window.mount_minutes.last("free_inodes", 30)
-    earlier = window.mount_minutes.last("free_mib", 30)
-    shrinks = growth(-free)
-    found: dict[str, dict[str, tuple[str, str, float]]] = {}
-    for node, mounts in window.mounts.items():
-        for name, row in mounts.items():
-            now, total, inodes = (row.get(column) for column in ("free_mib", "total_mib", "free_inodes"))
-            at = keys.get((node, name))
-            if now is None or not total:
-                continue
-            most = now if at is None else float(np.nanmax(earlier[:, at], initial=now))
-            before = 0.0 if at is None else float(np.nanmax(files[:, at], initial=inodes or 0))
-            grows = 0.0 if at is None else float(shrinks[at])
-            left = now / grows * 60 if grows > 0 else np.inf
-            if now <= min(FULL * total, FULL_MIB):
-                # A file system that was full before isn't the job's: somebody lives with it.
-                found.setdefault(name, {})[node] = (
-                    "is full",
-                    FAULT if most > now + FULL * total else NOTE,
-                    now,
-                )
-            elif inodes is not None and inodes < FEW_FILES and before > 2 * FEW_FILES:
-                found.setdefault(name, {})[node] = f"has {inodes:.0f} free inodes", FAULT, now
-            elif left <= LEFT_S and grows * 5 > LEAST_GROWTH / 4 * total:
-                found.setdefault(name, {})[node] = _minutes(left), FAULT, now
-    for name, nodes in found.items():
+    rows = window.mount_rows
+    free, total, files = (rows.now(column) for column in ("free_mib", "total_mib", "free_inodes"))
+    minutes = rows.minutes("free_mib", 30)
+    shrinks = growth(-minutes[-round(TREND_S / 60) - 1 :])
+    left = _left(window, free, shrinks, 60 * window.scale)
+    full = (free <= np.minimum(FULL * total, FULL_MIB)) & (total > 0)
+    # A file system that was full before isn't the job's: somebody lives with it.
+    fell = np.fmax.reduce(minutes, axis=0) - free > FULL * total
+    few = (files < FEW_FILES) & (np.fmax.reduce(rows.minutes("free_inodes", 30), axis=0) > 2 * FEW_FILES)
+    soon = (left <= LEFT_S) & (shrinks * TREND_S / 60 > LEAST_GROWTH / 4 * total)
+    found: dict[str, list[int]] = {}
+    for at in np.flatnonzero((full | few | soon) & rows.listed).tolist():
+        found.setdefault(rows.keys[at][1], []).append(at)
+    for name, places in found.items():
         # A file system of all nodes is none's fault.
-        everywhere = len(nodes) > 1 and len(nodes) > len(window.nodes) / 2
-        for node, (words, severity, now) in list(nodes.items())[: 1 if everywhere else None]:
+        everywhere = len(places) > 1 and len(places) > len(window.nodes) / 2
+        nodes = tuple(rows.keys[at][0] for at in places)
+        for at in places[:1] if everywhere else places:
+            words = "is full" if full[at] else "has few free inodes" if few[at] else _minutes(left[at])
             yield Match(
-                *(None if everywhere else node, None, window.now, f"{name} {words}"),
-                (Evidence("free_mib", float(now), None, "MiB"),),
-                nodes=tuple(nodes) if everywhere else (),
-                severity=severity,
+                *(None if everywhere else rows.keys[at][0], None, window.now, f"{name} {words}"),
+                (Evidence("free_mib", float(free[at]), None, "MiB"),),
+                nodes=nodes if everywhere else (),
+                severity=FAULT if fell[at] or not full[at] else NOTE,
             )
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 
 from gswarm_agent.metrics import PORT_COLUMNS, PORT_METRICS
 from gswarm_tui.fleet.findings import FAULT, NOTE, WASTE, Evidence
-from gswarm_tui.fleet.history import Floats
-from gswarm_tui.insight.effect import COSTS, slowdown
+from gswarm_tui.insight.effect import costs
+from gswarm_tui.insight.rows import Rows
 from gswarm_tui.insight.rule import LOCAL, Match, Rule
-from gswarm_tui.insight.window import Window
+from gswarm_tui.insight.window import Mask, Window
 
 STATE = PORT_METRICS[PORT_COLUMNS.index("state")]
 ACTIVE = (STATE.words.index("ACTIVE"), STATE.words.index("ACTIVE_DEFER"))
-USED_MB_S = 100.0
-"""Ports that carry less than this say nothing about the rails."""
+RATE, USED_MB_S = 0.75, 100.0
+"""A port is slow up to this share of the usual rate. Less traffic than this says nothing about the rails."""
 LIMITS = {
     "link_downed": 0.0,
     "rnr_nak_retry_err": 0.0,
@@ -34,154 +34,107 @@ LIMITS = {
 """Growth a second above which a counter of a port counts (NVSentinel); the first two end connections."""
 
 
-class _PortState(NamedTuple):
-    """A port of an adapter: its newest and first values; one that vanished has no newest."""
-
-    node: str
-    name: str
-    now: Mapping[str, float | None]
-    first: Mapping[str, float | None]
-
-    @property
-    def was_active(self) -> bool:
-        return self.first.get("state") in ACTIVE
-
-    @property
-    def is_down(self) -> bool:
-        """Whether it is known not to be active."""
-        state = self.now.get("state")
-        return (state is not None and state not in ACTIVE) or (not self.now and self.was_active)
+def _adapters(rows: Rows) -> Mask:
+    """Return which rows are ports of adapters; on nodes without adapters, their interfaces are."""
+    nodes = {node for node, name in rows.keys if "/" in name}
+    return np.array(["/" in name or node not in nodes for node, name in rows.keys], dtype=bool)
 
 
-def _ports(window: Window) -> list[_PortState]:
-    """Return the ports of adapters; on nodes without adapters, their network interfaces."""
-    found = []
-    for node, first in window.first_ports.items():
-        now = window.ports.get(node, {})
-        names = {**first, **now}
-        chosen = [name for name in names if "/" in name] or names
-        found += [_PortState(node, one, now.get(one, {}), first.get(one, now.get(one, {}))) for one in chosen]
-    return found
+def _down(rows: Rows) -> tuple[Mask, Mask]:
+    """Return which ports are down, or gone, and which were active at first."""
+    state, was = rows.now("state"), np.isin(rows.first("state"), ACTIVE)
+    down: Mask = np.where(rows.listed, np.isfinite(state) & ~np.isin(state, ACTIVE), was)
+    return down, was
 
 
-def _by_name(ports: list[_PortState]) -> dict[str, list[_PortState]]:
-    named: dict[str, list[_PortState]] = {}
-    for port in ports:
-        named.setdefault(port.name, []).append(port)
-    return named
+def _namesakes(rows: Rows) -> dict[str, npt.NDArray[np.intp]]:
+    """Return the places of the ports of each name."""
+    places: dict[str, list[int]] = {}
+    for at, (_, name) in enumerate(rows.keys):
+        places.setdefault(name, []).append(at)
+    return {name: np.array(found, dtype=np.intp) for name, found in places.items()}
 
 
-def _effect(window: Window, since: float) -> tuple[str, float]:
-    """Return the severity of a fault that the job may survive, and how many GPUs' work it costs."""
-    cost = slowdown(window, since) or 0.0
-    return (WASTE, cost * float(window.active.sum())) if cost >= COSTS else (NOTE, 0.0)
-
-
-def _down(window: Window) -> Iterable[Match]:
-    ports = _ports(window)
-    down = [port for port in ports if port.is_down]
-    if not down:
+def _port_down(window: Window) -> Iterable[Match]:
+    rows = window.port_rows
+    down, was = _down(rows)
+    if not down.any() or not (down := down & _adapters(rows)).any():
         return
-    named = _by_name(ports)
+    # A port that is down from the start counts if all its namesakes are up, and these are several.
+    alone = np.zeros(len(down), dtype=bool)
+    for alike in _namesakes(rows).values():
+        alone[alike] = len(alike) >= 3 and down[alike].sum() == 1
     traffic = window.host("ib_mb_s", 600)
-    used = len(window.nodes) > 1 and (not np.isfinite(traffic).any() or float(np.nanmax(traffic)) > 1)
-    for node in dict.fromkeys(port.node for port in down):
-        lost = [port for port in down if port.node == node and port.was_active]
-        # A port that is down from the start counts if all other nodes have it active, and these are several.
-        never = [
-            port
-            for port in down
-            if port.node == node
-            and not port.was_active
-            and len(named[port.name]) >= 3
-            and sum(other.is_down for other in named[port.name]) == 1
-        ]
-        if chosen := lost or never:
-            state = chosen[0].now.get("state")
-            word = "gone" if state is None else STATE.word(state)
-            yield Match(
-                *(node, None, window.now, f"port {', '.join(port.name for port in chosen)} {word}"),
-                (Evidence("state", word, "ACTIVE"),),
-                lost=_effect(window, window.now)[1],
-                severity=FAULT if lost and used else NOTE,
-            )
+    used = len(window.nodes) > 1 and not float(np.nanmax(traffic, initial=-1)) <= 1
+    chosen: dict[str, list[int]] = {}
+    for at in np.flatnonzero(down & (was | alone)).tolist():
+        chosen.setdefault(rows.keys[at][0], []).append(at)
+    for node, places in chosen.items():
+        state = rows.now("state")[places[0]]
+        word = STATE.word(state) if np.isfinite(state) else "gone"
+        yield Match(
+            *(node, None, window.now, f"port {', '.join(rows.keys[at][1] for at in places)} {word}"),
+            (Evidence("state", word, "ACTIVE"),),
+            lost=costs(window, window.now) * float(window.active.sum()),
+            severity=FAULT if used and was[places].any() else NOTE,
+        )
 
 
-def _errors(window: Window) -> Iterable[Match]:
-    keys = list(window.port_minutes.keys)
-    found: dict[str, list[tuple[str, str, float]]] = {}
-    down = {port[:2] for port in _ports(window) if port.is_down}
+def _port_errors(window: Window) -> Iterable[Match]:
+    rows = window.port_rows
+    found: dict[str, list[Evidence]] = {}
     for counter, limit in LIMITS.items():
-        # A counter that was reset grows anew from 0.
-        growth = np.diff(window.port_minutes.last(counter, 4 if limit else 10), axis=0)
-        grown = np.where(growth > 0, growth, 0.0).sum(axis=0)
-        rate = grown / (60 * window.scale * (3 if limit else 1))
-        many = np.flatnonzero(rate > limit).tolist()
+        growth = np.diff(rows.minutes(counter, 4 if limit else 10), axis=0)
+        # A counter that was reset starts again from 0.
+        grown = np.where(growth > 0, growth, 0.0).sum(axis=0) / (60 * window.scale * len(growth))
+        places = np.flatnonzero((grown > limit) & ~_down(rows)[0]).tolist()
         # Most ports alike are a fabric that is congested, or a switch.
-        if len(many) <= max(1, len(keys) / 2):
-            for at in many:
-                if keys[at] not in down:
-                    node, name = keys[at]
-                    found.setdefault(node, []).append((name, counter, float(rate[at])))
-    for node, errors in found.items():
-        since = window.now - 60 * window.scale
-        severity, lost = _effect(window, since)
-        name, counter, rate = errors[0]
+        for at in places if len(places) <= max(1, len(rows.keys) / 2) else ():
+            node, name = rows.keys[at]
+            evidence = Evidence(f"{name} {counter}", float(f"{grown[at]:.3g}"), limit, "1/s")
+            found.setdefault(node, []).append(evidence)
+    for node, grown_ones in found.items():
+        since, worst = window.now - 60 * window.scale, grown_ones[0]
+        cost = costs(window, since)
         yield Match(
-            *(node, None, since, f"port {name}: {counter} grows by {rate:,.2g}/s"),
-            tuple(
-                Evidence(f"{name} {counter}", round(rate, 3), LIMITS[counter], "1/s")
-                for name, counter, rate in errors
-            ),
-            lost=lost,
-            severity=severity,
+            *(node, None, since, f"port {worst.metric} grows by {worst.value}/s", tuple(grown_ones)),
+            lost=cost * float(window.active.sum()),
+            severity=WASTE if cost else NOTE,
         )
 
 
-def _slow(window: Window) -> Iterable[Match]:
-    named = _by_name([port for port in _ports(window) if not port.is_down])
-    slow: dict[str, tuple[str, float, float, str]] = {}
-    for name, ports in named.items():
-        rates = np.array([port.now.get("rate_gbit_s") or np.nan for port in ports])
-        for at, port in enumerate(ports):
-            others = np.delete(rates, at)
-            before = port.first.get("rate_gbit_s") or np.nan
-            usual = np.fmax(before, np.nanmedian(others) if np.isfinite(others).any() else np.nan)
-            if rates[at] <= 0.75 * usual:
-                slow[port.node] = name, float(rates[at]), float(usual), "Gbit/s"
-    slow = _uneven(window) | slow
-    for node, (name, value, usual, unit) in slow.items():
-        severity, lost = _effect(window, window.now) if unit == "Gbit/s" else (NOTE, 0.0)
-        yield Match(
-            *(node, None, window.now, f"port {name} at {value:,.0f} {unit}"),
-            (Evidence("rate_gbit_s" if unit == "Gbit/s" else "rx_mb_s + tx_mb_s", value, usual, unit),),
-            f"its peers at {usual:,.0f}",
-            lost=lost,
-            severity=severity,
-        )
-
-
-def _uneven(window: Window) -> dict[str, tuple[str, float, float, str]]:
-    """Return ports that carry less than half of their siblings, though their namesakes don't."""
-    moved: Floats = window.port_minutes.last("rx_mb_s", 4) + window.port_minutes.last("tx_mb_s", 4)
-    if len(window.nodes) < 3 or not (moved.mean(axis=0) > USED_MB_S).any():
-        return {}
-    mean = moved.mean(axis=0)
-    keys = window.port_minutes.keys
-    share: dict[str, dict[str, float]] = {}
-    usual: dict[str, float] = {}
-    for node in window.ports:
-        here = {name: float(mean[at]) for (of, name), at in keys.items() if of == node and "/" in name}
-        usual[node] = float(np.median(list(here.values()))) if len(here) > 2 else 0.0
-        for name, value in here.items():
-            if usual[node] > USED_MB_S:
-                share.setdefault(name, {})[node] = value / usual[node]
-    return {
-        node: (name, value * usual[node], usual[node], "MB/s")
-        for name, shares in share.items()
-        for node, value in shares.items()
-        if value < 0.5 and len(shares) > 2 and float(np.median(list(shares.values()))) > 0.8
-    }
+def _port_slow(window: Window) -> Iterable[Match]:
+    rows = window.port_rows
+    rate = np.where(_down(rows)[0], np.nan, rows.now("rate_gbit_s"))
+    moved = (rows.minutes("rx_mb_s", 4) + rows.minutes("tx_mb_s", 4)).mean(axis=0)
+    first, slow = rows.first("rate_gbit_s"), dict[str, Match]()
+    for name, places in _namesakes(rows).items():
+        known, carried = rate[places], moved[places]
+        usual = first[places] if len(places) == 1 else np.full(len(places), np.nanmax(known, initial=0))
+        if len(places) > 2:
+            usual = np.fmax(first[places], np.median(known[np.isfinite(known)]) if known.any() else 0)
+        for at in np.flatnonzero(known <= RATE * usual).tolist():
+            node, cost = rows.keys[places[at]][0], costs(window, window.now)
+            slow[node] = Match(
+                *(node, None, window.now, f"port {name} at {known[at]:.0f} Gbit/s"),
+                (Evidence("rate_gbit_s", float(known[at]), float(usual[at]), "Gbit/s"),),
+                f"its peers at {usual[at]:.0f}",
+                lost=cost * float(window.active.sum()),
+                severity=WASTE if cost else NOTE,
+            )
+        for at in np.flatnonzero(carried < 0.5 * np.median(carried)).tolist() if len(places) > 2 else ():
+            node = rows.keys[places[at]][0]
+            siblings = [
+                moved[other] for other, key in enumerate(rows.keys) if key[0] == node and "/" in key[1]
+            ]
+            middle = float(np.median(siblings)) if "/" in name else 0.0
+            if middle > USED_MB_S and carried[at] < 0.5 * middle:
+                words = f"port {name} carries {carried[at]:,.0f} MB/s"
+                evidence = (Evidence("rx_mb_s + tx_mb_s", float(carried[at]), middle, "MB/s"),)
+                others = f"its siblings {middle:,.0f}"
+                match = Match(node, None, window.now, words, evidence, others, severity=NOTE)
+                slow.setdefault(node, match)
+    yield from slow.values()
 
 
 # fmt: off
@@ -194,7 +147,7 @@ RULES = (
         "NCCL moves gradients over all ports of a node. Without one it is slower, or ends with an error.",
         "The job uses one node, or no port carried data: then it is a note.",
         "The site switched a port off on purpose.",
-        _down, early=True,
+        _port_down, early=True,
     ),
     Rule(
         "port_errors", "A network port has errors", WASTE, LOCAL, ("ports",), "3 min",
@@ -205,7 +158,7 @@ RULES = (
         "Packets with errors are sent again, and all ranks wait for them.",
         "The job is no slower: then it is a note. port_xmit_wait alone is normal in healthy fabrics.",
         "An administrator cleared the counters, or the link was trained again on purpose.",
-        _errors,
+        _port_errors,
     ),
     Rule(
         "port_slow", "A network port is slower than its peers", WASTE, LOCAL, ("ports",),
@@ -217,6 +170,6 @@ RULES = (
         "NCCL spreads data evenly over a node's ports: the slowest decides.",
         "All nodes are alike, or the job is no slower: then it is a note.",
         "Ports of the same name have different tasks, as where one node serves storage.",
-        _slow,
+        _port_slow,
     ),
 )
