@@ -54,6 +54,9 @@ _PORT_COLUMNS = (
     *PORT_ERRORS,
 )
 _MOUNT_COLUMNS = ("free_mib", "total_mib", "free_inodes")
+WRITTEN = "written_mb_s"
+"""Signal of the job: what its processes write by calls, also to network file systems, in all."""
+_JOB_AT = {name: at for at, name in enumerate((*_GPU_AT, *_HOST_AT, WRITTEN))}
 _MINUTE_GPU, _MINUTE_HOST = ("mem_used_mib",), ("memory_used_mib", "job_memory_mib", "swap_used_mib")
 
 
@@ -176,7 +179,8 @@ class Window:
         kept, long = self._count(kept_s), self._count(JOB_KEPT_S)
         self._gpu = _Ring(kept, (len(_GPU_AT), count))
         self._host = _Ring(kept, (len(HOST_SIGNALS), len(self.nodes)))
-        self._job = _Ring(long, (len(_GPU_AT) + len(HOST_SIGNALS),))
+        self._job = _Ring(long, (len(_JOB_AT),))
+        self._highest = np.full(len(_JOB_AT), np.nan, dtype=np.float32)
         self._minute_gpu = _Ring(60, (len(_MINUTE_GPU), count))
         self._minute_host = _Ring(60, (len(_MINUTE_HOST), len(self.nodes)))
         self.newest = np.full((len(NEWEST), count), np.nan)
@@ -223,8 +227,11 @@ class Window:
 
         It reaches back an hour.
         """
-        at = _GPU_AT[signal] if signal in _GPU_AT else len(_GPU_AT) + _HOST_AT[signal]
-        return self._job.last(self._count(seconds))[:, at]
+        return self._job.last(self._count(seconds))[:, _JOB_AT[signal]]
+
+    def highest(self, signal: str) -> float:
+        """Return the highest mean that a signal of the job had in a minute since it has processes."""
+        return float(self._highest[_JOB_AT[signal]])
 
     def minutes(self, signal: str) -> Singles:
         """Return the memory of GPUs or nodes by minute, of the last hour: (minutes, GPUs or nodes)."""
@@ -379,13 +386,19 @@ class Window:
         self._note_start(step)
         active = self.active
         chosen = gpus[:, active] if active.any() else gpus
-        self._job.push(np.concatenate((_means(chosen), _means(step.hosts))))
         self.port_rows.update(self.ports)
         self.mount_rows.update(self.mounts)
+        written = self.listed.number("write_calls_mb_s")[self.listed.own]
+        writes = np.nansum(written) if np.isfinite(written).any() else np.nan
+        self._job.push(np.concatenate((_means(chosen), _means(step.hosts), [writes])))
         per_minute = max(1, self._count(60.0))
+        if not active.any():
+            self._highest[:] = np.nan
         if self.steps % per_minute == 0:
             self.port_rows.keep()
             self.mount_rows.keep()
+            if active.any():
+                self._highest = np.fmax(self._highest, _means(self._job.last(per_minute).T))
             self._minute_gpu.push(
                 np.array([_means(self.gpu(name, 60.0).T) for name in _MINUTE_GPU]).reshape(
                     len(_MINUTE_GPU), -1
@@ -495,6 +508,7 @@ class Window:
         new._gpu.taken_over(self._gpu, places)
         new._minute_gpu.taken_over(self._minute_gpu, places)
         new._host, new._job, new._minute_host = self._host, self._job, self._minute_host
+        new._highest = self._highest
         new.started_steps = self.started_steps
         for name in ("newest", "first", "running_since", "ran_at", "_since", "_pids", "_busy_s", "_early"):
             old = getattr(self, name)
