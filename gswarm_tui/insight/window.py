@@ -204,6 +204,7 @@ class Window:
         self._early = np.full((len(_GPU_AT), count), np.nan)
         self.started_steps = 0
         self.owner: str | None = self.user
+        self._roles: npt.NDArray[np.intp] | None = None
         self.listed = self._list("", ())
         self._means: dict[tuple[str, float], Floats] = {}
         self._of_node: dict[str, tuple[tuple[ProcessSample, ...] | None, Listed]] = {}
@@ -342,20 +343,22 @@ class Window:
         The role is the pipeline stage if known, else the slot if at least four nodes have it, else all.
         """
         among = self.active if among is None else among
-        kept = np.where(among, values, np.nan)
-        out = np.full(len(values), np.nan)
-        for members in self.roles():
-            of_role = kept[members]
-            known = np.sort(of_role[np.isfinite(of_role)])
-            if len(known) > 1:
-                # Without itself, the median of a GPU at or below the middle is that of the upper half.
-                at, rest = np.searchsorted(known, of_role), len(known) - 1
-                low, high = (rest - 1) // 2, rest // 2
-                without = (known[low + (at <= low)] + known[high + (at <= high)]) / 2
-                out[members] = np.where(np.isfinite(of_role), without, np.median(known))
-            elif len(known):
-                out[members] = np.where(np.isfinite(of_role), np.nan, known[0])
-        return out
+        if self._roles is None or self.pp > 1:
+            roles = self.roles()
+            self._roles = np.full((len(roles), max(map(len, roles), default=0) + 1), len(self.gpus))
+            for at, members in enumerate(roles):
+                self._roles[at, : len(members)] = members
+        of_role = np.append(np.where(among & np.isfinite(values), values, np.nan), np.nan)[self._roles]
+        order = np.argsort(of_role, axis=1)
+        known, place, measured = np.sort(of_role, axis=1), np.argsort(order, axis=1), np.isfinite(of_role)
+        rest = measured.sum(axis=1, keepdims=True) - measured
+        # Without itself, the median of a GPU at or below the middle is that of the upper half.
+        low, high = np.maximum(rest - 1, 0) // 2, rest // 2
+        low, high = (at + (measured & (place <= at)) for at in (low, high))
+        middle = (np.take_along_axis(known, low, axis=1) + np.take_along_axis(known, high, axis=1)) / 2
+        out = np.full(len(values) + 1, np.nan)
+        out[self._roles] = np.where(rest > 0, middle, np.nan)
+        return out[:-1]
 
     def roles(self) -> list[npt.NDArray[np.intp]]:
         """Return the columns of each role."""
