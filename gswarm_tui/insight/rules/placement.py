@@ -14,13 +14,12 @@ import numpy.typing as npt
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 from gswarm_tui.fleet.findings import NOTE, WASTE, Evidence
 from gswarm_tui.fleet.history import Floats
-from gswarm_tui.insight.effect import behind_peers, slowdown
+from gswarm_tui.insight.effect import COSTS, leads, slowdown
 from gswarm_tui.insight.rule import APART, LOCAL, Match, Rule
 from gswarm_tui.insight.window import OWN_CPU, Mask, Window
 
 SETTLED_S = 120.0
 """Ranks count from this age on: while a job starts, they may be anywhere for a moment."""
-COSTS = 0.1
 CORES_EACH, PRESSED_PCT, PREEMPTED_S = 2.0, 20.0, 100.0
 """Fewer cores a rank are few if tasks wait for a CPU this often, or the rank is preempted this often."""
 LOAD, TAKEN_PCT = 1.2, 20.0
@@ -81,23 +80,25 @@ def found(
 
 def loss(window: Window, columns: npt.NDArray[np.intp], since: float, *, alone: bool) -> float:
     """Return how many GPUs' worth of work is lost because of some GPUs, 0 where that can't be seen."""
-    share, waiting = slowdown(window, since) or 0.0, int(window.active.sum())
+    share = slowdown(window, since) or 0.0
     if alone:
-        waiting -= len(columns)
-        share = max(share, float(np.mean([behind_peers(window, at) or 0.0 for at in columns.tolist()])))
-    return share * waiting if share >= COSTS else 0.0
+        # The slow one computes while its peers wait, or idles for lack of input while they spin.
+        util = window.mean("util_pct", 60)
+        idles = 1 - util[columns] / np.maximum(1, window.peers(util)[columns])
+        ahead = leads(window, 60)[1][columns]
+        share = max(share, *(float(np.nan_to_num(one).mean()) for one in (idles, ahead)))
+    return share * int(window.active.sum()) if share >= COSTS else 0.0
 
 
 def ranks(window: Window) -> Mask:
     """Return which of the listed processes are settled ranks, each on the GPU where it has most memory."""
     listed = window.listed
     memory, node = np.nan_to_num(listed.number("gpu_memory_mib")), window.node_at[listed.column]
-    pid = np.array([one.pid for one in listed.samples], dtype=np.int64)
-    order = np.lexsort((-memory, pid, node))
+    order = np.lexsort((-memory, listed.pids, node))
     most = np.ones(len(order), dtype=bool)
-    most[order[1:]] = (np.diff(pid[order]) != 0) | (np.diff(node[order]) != 0)
+    most[order[1:]] = (np.diff(listed.pids[order]) != 0) | (np.diff(node[order]) != 0)
     old = window.now - window.running_since[listed.column] >= SETTLED_S * window.scale
-    settled: Mask = most & listed.own & old & ~(listed.number("age_s") < SETTLED_S * window.scale)
+    settled: Mask = most & listed.own & old
     return settled
 
 
@@ -129,9 +130,12 @@ def _cores(mask: str | None) -> set[int]:
 def _few(window: Window) -> Floats:
     """Return the cores of ranks that have too few and wait for them, by GPU; NaN for all others."""
     listed, few = window.listed, np.full(len(window.gpus), np.nan)
-    node, chosen = window.node_at[listed.column], ranks(window)
+    node = window.node_at[listed.column]
     waits = pressure(window)[node] >= PRESSED_PCT
     waits |= listed.number("involuntary_switches_s") >= PREEMPTED_S
+    if not waits.any():
+        return few
+    chosen = ranks(window)
     for at in np.unique(node[waits & chosen]).tolist():
         here = np.flatnonzero(chosen & (node == at))
         each = np.array(cores_each(tuple(listed.samples[one].cpus for one in here.tolist())))
@@ -167,7 +171,9 @@ def _numa(window: Window) -> Iterable[Match]:
 
 def _taken(window: Window) -> Mask:
     """Return the one node on which the CPU rose, tasks wait for it, and the job's ranks get less of it."""
-    count = len(window.nodes)
+    count, pressed = len(window.nodes), pressure(window) >= PRESSED_PCT
+    if not pressed.any():
+        return pressed
     cpu, cpu_long = window.mean("cpu_pct", 60), window.mean("cpu_pct", 600)
     own, own_long = (
         np.bincount(window.node_at, np.nan_to_num(window.mean(OWN_CPU, seconds)), minlength=count)
@@ -178,7 +184,7 @@ def _taken(window: Window) -> Mask:
     else:
         # With one or two nodes, the minutes before are the measure.
         before, own_before = (10 * cpu_long - cpu) / 9, (10 * own_long - own) / 9
-    taken: Mask = (cpu - before >= TAKEN_PCT) & (own < 0.9 * own_before) & (pressure(window) >= PRESSED_PCT)
+    taken: Mask = (cpu - before >= TAKEN_PCT) & (own < 0.9 * own_before) & pressed
     return taken if taken.sum() == 1 else np.zeros_like(taken)
 
 
@@ -199,7 +205,7 @@ def _oversubscribed(window: Window) -> Iterable[Match]:
     chosen = ranks(window)
     of_ranks = np.nan_to_num(window.listed.number("threads")[chosen])
     threads = np.bincount(window.node_at[window.listed.column[chosen]], of_ranks, minlength=len(cpus))
-    high &= (threads > LOAD * cpus) & ~(pressure(window) < PRESSED_PCT) & ~_taken(window)
+    high &= (threads > LOAD * cpus) & ~_taken(window)
     values = {"load_1m": window.mean("load_1m", 60), "threads": threads, "cpus": cpus}
     texts = "load {load_1m:,.0f}", "{threads:,.0f} threads of ranks on {cpus:.0f} CPUs"
     by_gpu = {name: of_nodes[window.node_at] for name, of_nodes in values.items()}
@@ -258,7 +264,7 @@ def _ghosts(window: Window) -> Iterable[Match]:
         return
     listed, chosen, count = window.listed, ranks(window), len(window.gpus)
     memory, node = listed.number("gpu_memory_mib"), window.node_at[listed.column].tolist()
-    pids = list(zip(node, (one.pid for one in listed.samples), strict=True))
+    pids = list(zip(node, listed.pids.tolist(), strict=True))
     contexts = Counter(pids)
     # A process with contexts on more than two GPUs uses all that it sees, as JAX does.
     ghost = np.array([contexts[pid] == 2 for pid in pids], dtype=bool) & listed.own & ~chosen
@@ -273,11 +279,10 @@ def _ghosts(window: Window) -> Iterable[Match]:
     yield from found(window, hit, window.running_since, texts, values, by="gpu", lost=0.0)
 
 
-def _traits(window: Window, name: str, limit: float) -> dict[str, object]:
+def _traits(window: Window, name: str, limit: float, rates: list[float] | None) -> dict[str, object]:
     """Return what should be alike on all nodes, None where unknown."""
-    hello, ports, mounts = window.infos[name].hello, window.ports.get(name), window.mounts.get(name)
+    hello, mounts = window.infos[name].hello, window.mounts.get(name)
     host, gpus = hello.host, [gpu for gpu in hello.gpus if gpu.parent_index is None]
-    rates = sorted(port.get("rate_gbit_s") or 0 for port in (ports or {}).values() if port.get("state") == 4)
     return {
         "driver": host.driver_version,
         "kernel": host.kernel,
@@ -288,7 +293,7 @@ def _traits(window: Window, name: str, limit: float) -> dict[str, object]:
         "GPUs": ", ".join(sorted({gpu.name for gpu in gpus})),
         "GPU memory in MiB": min((gpu.memory_total_mib or 0 for gpu in gpus), default=None),
         "power limit in W": None if np.isnan(limit) else limit,
-        "ports in Gbit/s": None if ports is None else ", ".join(f"{rate:.0f}" for rate in rates),
+        "ports in Gbit/s": None if rates is None else ", ".join(f"{rate:.0f}" for rate in sorted(rates)),
         "mounts": None if mounts is None else ", ".join(sorted(mounts)),
     }
 
@@ -300,8 +305,15 @@ def _odd_node(window: Window) -> Iterable[Match]:
     limits = np.full(len(window.nodes), np.inf)
     np.fmin.at(limits, window.node_at, window.value("power_limit_now_w"))
     limits[np.isinf(limits)] = np.nan
-    of_node = dict(zip(window.nodes, limits.tolist(), strict=True))
-    traits = {name: _traits(window, name, of_node[name]) for name in window.nodes if name in window.infos}
+    rates: dict[str, list[float]] = {name: [] for name in window.ports}
+    # A port that goes down later is another rule's.
+    for (name, _), rate in zip(window.port_rows.keys, window.port_rows.first("rate_gbit_s"), strict=True):
+        rates.setdefault(name, []).append(rate)
+    traits = {
+        name: _traits(window, name, limit, rates.get(name))
+        for name, limit in zip(window.nodes, limits.tolist(), strict=True)
+        if name in window.infos
+    }
     differs: dict[str, list[Evidence]] = {}
     for trait in next(iter(traits.values())):
         values = {name: value for name, one in traits.items() if (value := one[trait]) is not None}
@@ -317,7 +329,12 @@ def _odd_node(window: Window) -> Iterable[Match]:
 def _fragmented(window: Window) -> Iterable[Match]:
     infos = [info for info in window.infos.values() if any(info.mine)]
     sizes = [sum(gpu.parent_index is None for gpu in info.hello.gpus) for info in infos]
-    granted = [sum(info.mine) for info in infos]
+    granted = [
+        sum(
+            of_gpu for gpu, of_gpu in zip(info.hello.gpus, info.mine, strict=True) if gpu.parent_index is None
+        )
+        for info in infos
+    ]
     needed = -(-sum(granted) // max(sizes, default=1))
     if len(infos) >= 2 * max(1, needed) and all(map(int.__lt__, granted, sizes)):
         evidence = (Evidence("nodes", len(infos), needed),)

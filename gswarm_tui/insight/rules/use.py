@@ -20,14 +20,16 @@ HELD_MIB = 1024
 """Where processes aren't listed, a GPU with this much memory in use has one."""
 SPAN_S = 300.0
 ACTIVE_PCT, TENSOR_PCT, DRAM_PCT = 80.0, 5.0, 50.0
-LAUNCH_PCT, SM_PCT, POWER_SHARE = 90.0, 50.0, 0.5
-MANY_CORES_PCT = 400.0
+LAUNCH_PCT, SM_PCT, POWER_SHARE, MEMORY_PCT = 90.0, 50.0, 0.5, 30.0
+MANY_CORES_PCT, COMPILED_S = 400.0, 720.0
 UNUSED_MB_S, PCIE_MB_S, NET_MB_S = 10.0, 1000.0, 500.0
 
 
 def _idle(window: Window) -> Iterable[Match]:
-    util, span = window.gpu("util_pct", IDLE_S), ENDED_S * window.scale
-    taken, active = np.isin(np.arange(len(window.gpus)), window.listed.column), window.active
+    util, span, active = window.gpu("util_pct", IDLE_S), ENDED_S * window.scale, window.active
+    if active.all():
+        return
+    taken = np.isin(np.arange(len(window.gpus)), window.listed.column)
     quiet = window.holds(util < IDLE_PCT, np.isfinite(util), IDLE_S) & ~active & ~taken
     quiet &= ~(window.mean("mem_used_mib", 60) >= HELD_MIB)
     if not quiet.any():
@@ -50,12 +52,20 @@ def _all_of(window: Window, hit: Mask) -> Mask:
     return active & bool(active.any() and hit[active].all())
 
 
+def _lately(window: Window, signal: str) -> float:
+    """Return the median of a signal over the active GPUs in the newest step, to leave early."""
+    values = window.gpu(signal, 1)[-1][window.active]
+    return float(np.median(values)) if len(values) else np.nan
+
+
 def _in_python(window: Window) -> bool:
     commands = [one.command for one in window.listed.samples if window.is_own(one)]
     return any("python" in (command or "") for command in commands)
 
 
 def _tensor_unused(window: Window) -> Iterable[Match]:
+    if not _lately(window, "tensor_active_pct") < 4 * TENSOR_PCT:
+        return
     names = "sm_active_pct", "tensor_active_pct", "dram_active_pct"
     sm, tensor, dram = (window.mean(name, SPAN_S) for name in names)
     hit = _all_of(window, (sm >= ACTIVE_PCT) & (tensor < TENSOR_PCT) & ~(dram >= DRAM_PCT))
@@ -66,6 +76,8 @@ def _tensor_unused(window: Window) -> Iterable[Match]:
 
 
 def _launch_bound(window: Window) -> Iterable[Match]:
+    if not _lately(window, "sm_active_pct") < 1.5 * SM_PCT:
+        return
     util, sm, power = (window.mean(name, SPAN_S) for name in ("util_pct", "sm_active_pct", "power_w"))
     facts = np.array([gpu.facts.power_limit_w for gpu in window.gpus], dtype=np.float64)
     limit = np.where(np.isfinite(window.value("power_limit_now_w")), window.value("power_limit_now_w"), facts)
@@ -73,8 +85,8 @@ def _launch_bound(window: Window) -> Iterable[Match]:
     if not _all_of(window, hit).any():
         return
     # Ranks that wait for others look alike: they hardly read their memory, or drew more power before.
-    before = window.job("power_w", 3600)
-    hit &= (window.mean("mem_util_pct", SPAN_S) >= 5) & ~(window.mean("dram_active_pct", SPAN_S) >= DRAM_PCT)
+    before, memory = window.job("power_w", 3600), window.mean("mem_util_pct", SPAN_S)
+    hit &= ~(memory < 5) & ~(memory >= MEMORY_PCT) & ~(window.mean("dram_active_pct", SPAN_S) >= DRAM_PCT)
     hit &= power >= 0.8 * np.median(before[np.isfinite(before)])
     busy_cpu = window.mean(OWN_CPU, SPAN_S) >= 90
     values = {"util_pct": util, "sm_active_pct": sm, "power_w": power}
@@ -85,22 +97,18 @@ def _launch_bound(window: Window) -> Iterable[Match]:
 def _cpu_instead(window: Window) -> Iterable[Match]:
     util, cpu = window.gpu("util_pct", SPAN_S), window.gpu(OWN_CPU, SPAN_S)
     full = np.full(len(window.gpus), MANY_CORES_PCT)
-    hit = (
-        window.holds((util < 1) & (cpu >= 150), np.isfinite(util) & np.isfinite(cpu), SPAN_S) & window.active
-    )
+    hit = window.active & (window.now - window.running_since >= COMPILED_S * window.scale)
+    hit &= window.holds((util < 1) & (cpu >= 150), np.isfinite(util) & np.isfinite(cpu), SPAN_S)
     if not hit.any():
         return
     listed, chosen = window.listed, ranks(window)
     for at in np.flatnonzero(chosen & hit[listed.column]).tolist():
         (cores,) = cores_each((listed.samples[at].cpus,))
         full[listed.column[at]] = np.fmin(MANY_CORES_PCT, 90 * cores)
-    hit &= (window.mean(OWN_CPU, SPAN_S) >= full) & (
-        window.now - window.running_since >= ENDED_S * window.scale
-    )
     values = {"util_pct": window.mean("util_pct", SPAN_S), OWN_CPU: window.mean(OWN_CPU, SPAN_S)}
-    yield from found(
-        window, hit, SPAN_S, (f"CPU {{{OWN_CPU}:.0f}} %", "GPU {util_pct:.0f} %"), values, lost=1.0
-    )
+    hit &= values[OWN_CPU] >= full
+    texts = "CPU {own_cpu_pct:.0f} %", "GPU {util_pct:.0f} %"
+    yield from found(window, hit, SPAN_S, texts, values, lost=1.0)
 
 
 def _world(window: Window) -> Floats:
@@ -111,6 +119,8 @@ def _world(window: Window) -> Floats:
 
 
 def _nvlink_unused(window: Window) -> Iterable[Match]:
+    if not _lately(window, "nvlink_mb_s") < 10 * UNUSED_MB_S:
+        return
     nvlink, pcie, util = (window.mean(name, 240) for name in ("nvlink_mb_s", "pcie_mb_s", "util_pct"))
     busy = window.active & (util >= 20)
     hit = busy & (nvlink < UNUSED_MB_S) & (pcie >= PCIE_MB_S)
@@ -176,7 +186,7 @@ RULES = (
          "A GPU hardly reads its memory, or drew more power before: then it waits for others.",
          "Jobs that wait for the network from the start.", _launch_bound),
     Rule("cpu_instead", "The CPU computes what the GPU should", WASTE, LOCAL, ("util_pct", "processes"),
-         "5 min", "a rank at all of its cores or four, its GPU unused, 15 min after the start", "jobstats",
+         "5 min", "a rank at all of its cores or four, its GPU unused, 12 min after the start", "jobstats",
          "Check on which device model and data are (.to('cuda')) on {nodes}",
          "A model that is left in host memory computes on the CPU, tens of times slower.",
          "The rank uses one core: it waits, or compiles.", "Long preparation of data in the rank's process.",
