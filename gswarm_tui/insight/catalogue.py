@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gswarm_tui.insight.rule import Rule
-from gswarm_tui.insight.rules import clocks, hardware, memory, placement, ports, stragglers, use
+from gswarm_tui.insight.rules import clocks, hardware, job_wide, memory, placement, ports, stragglers, use
 
 RULES: tuple[Rule, ...] = (
     *(*hardware.RULES, *clocks.RULES, *ports.RULES, *memory.RULES),
-    *(*stragglers.RULES, *placement.RULES, *use.RULES),
+    *(*stragglers.RULES, *job_wide.RULES, *placement.RULES, *use.RULES),
 )
 BY_KIND = {rule.kind: rule for rule in RULES}

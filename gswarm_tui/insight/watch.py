@@ -16,8 +16,8 @@ OFF_S = 120.0
 """A finding closes when its rule hasn't matched for this long."""
 CHANGED_S = 30.0
 """An open finding is published again after this time, with its new cost."""
-SLOW_STEPS = 3
-"""Rules look every so many steps; those that look early, at each."""
+SLOW_S = 15.0
+"""Rules look this often, those that look early at each step."""
 
 
 SPEED = "GSWARM_TUI_RULES_SPEED"
@@ -77,7 +77,8 @@ class Watch:
         matches = list(self._matches(window, starting=starting))
         changed = [self._take(window, rule, match) for rule, match in matches]
         changed += self._close(window)
-        self.ledger.add(window, self.open, starting=starting)
+        slowing = [one.finding for one in self._open.values() if one.rule.stage in ORDER]
+        self.ledger.add(window, slowing, starting=starting)
         self._gpu_s += float(window.active.sum()) * window.step_s
         return [finding for finding in changed if finding is not None]
 
@@ -91,7 +92,8 @@ class Watch:
         Each GPU and node is named by one rule of ``ORDER``, the first. What is open counts as a match, as not
         all rules look at each step. A note explains no loss of time, so it silences nothing.
         """
-        due = window.steps % SLOW_STEPS == 0 and not starting
+        every = max(1, round(SLOW_S * window.scale / window.step_s))
+        due = window.steps % every == 0 and not starting
         named: Named = {}
         for one in self._open.values():
             if one.finding.severity != NOTE:

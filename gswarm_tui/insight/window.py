@@ -54,6 +54,9 @@ _PORT_COLUMNS = (
     *PORT_ERRORS,
 )
 _MOUNT_COLUMNS = ("free_mib", "total_mib", "free_inodes")
+WRITTEN = "written_mb_s"
+"""Signal of the job: what its processes write by calls, also to network file systems, in all."""
+_JOB_AT = {name: at for at, name in enumerate((*_GPU_AT, *_HOST_AT, WRITTEN))}
 _MINUTE_GPU, _MINUTE_HOST = ("mem_used_mib",), ("memory_used_mib", "job_memory_mib", "swap_used_mib")
 
 
@@ -176,7 +179,8 @@ class Window:
         kept, long = self._count(kept_s), self._count(JOB_KEPT_S)
         self._gpu = _Ring(kept, (len(_GPU_AT), count))
         self._host = _Ring(kept, (len(HOST_SIGNALS), len(self.nodes)))
-        self._job = _Ring(long, (len(_GPU_AT) + len(HOST_SIGNALS),))
+        self._job = _Ring(long, (len(_JOB_AT),))
+        self._highest = np.full(len(_JOB_AT), np.nan, dtype=np.float32)
         self._minute_gpu = _Ring(60, (len(_MINUTE_GPU), count))
         self._minute_host = _Ring(60, (len(_MINUTE_HOST), len(self.nodes)))
         self.newest = np.full((len(NEWEST), count), np.nan)
@@ -200,6 +204,7 @@ class Window:
         self._early = np.full((len(_GPU_AT), count), np.nan)
         self.started_steps = 0
         self.owner: str | None = self.user
+        self._roles: npt.NDArray[np.intp] | None = None
         self.listed = self._list("", ())
         self._means: dict[tuple[str, float], Floats] = {}
         self._of_node: dict[str, tuple[tuple[ProcessSample, ...] | None, Listed]] = {}
@@ -223,8 +228,11 @@ class Window:
 
         It reaches back an hour.
         """
-        at = _GPU_AT[signal] if signal in _GPU_AT else len(_GPU_AT) + _HOST_AT[signal]
-        return self._job.last(self._count(seconds))[:, at]
+        return self._job.last(self._count(seconds))[:, _JOB_AT[signal]]
+
+    def highest(self, signal: str) -> float:
+        """Return the highest mean that a signal of the job had in a minute since it has processes."""
+        return float(self._highest[_JOB_AT[signal]])
 
     def minutes(self, signal: str) -> Singles:
         """Return the memory of GPUs or nodes by minute, of the last hour: (minutes, GPUs or nodes)."""
@@ -335,20 +343,22 @@ class Window:
         The role is the pipeline stage if known, else the slot if at least four nodes have it, else all.
         """
         among = self.active if among is None else among
-        kept = np.where(among, values, np.nan)
-        out = np.full(len(values), np.nan)
-        for members in self.roles():
-            of_role = kept[members]
-            known = np.sort(of_role[np.isfinite(of_role)])
-            if len(known) > 1:
-                # Without itself, the median of a GPU at or below the middle is that of the upper half.
-                at, rest = np.searchsorted(known, of_role), len(known) - 1
-                low, high = (rest - 1) // 2, rest // 2
-                without = (known[low + (at <= low)] + known[high + (at <= high)]) / 2
-                out[members] = np.where(np.isfinite(of_role), without, np.median(known))
-            elif len(known):
-                out[members] = np.where(np.isfinite(of_role), np.nan, known[0])
-        return out
+        if self._roles is None or self.pp > 1:
+            roles = self.roles()
+            self._roles = np.full((len(roles), max(map(len, roles), default=0) + 1), len(self.gpus))
+            for at, members in enumerate(roles):
+                self._roles[at, : len(members)] = members
+        of_role = np.append(np.where(among & np.isfinite(values), values, np.nan), np.nan)[self._roles]
+        order = np.argsort(of_role, axis=1)
+        known, place, measured = np.sort(of_role, axis=1), np.argsort(order, axis=1), np.isfinite(of_role)
+        rest = measured.sum(axis=1, keepdims=True) - measured
+        # Without itself, the median of a GPU at or below the middle is that of the upper half.
+        low, high = np.maximum(rest - 1, 0) // 2, rest // 2
+        low, high = (at + (measured & (place <= at)) for at in (low, high))
+        middle = (np.take_along_axis(known, low, axis=1) + np.take_along_axis(known, high, axis=1)) / 2
+        out = np.full(len(values) + 1, np.nan)
+        out[self._roles] = np.where(rest > 0, middle, np.nan)
+        return out[:-1]
 
     def roles(self) -> list[npt.NDArray[np.intp]]:
         """Return the columns of each role."""
@@ -379,13 +389,19 @@ class Window:
         self._note_start(step)
         active = self.active
         chosen = gpus[:, active] if active.any() else gpus
-        self._job.push(np.concatenate((_means(chosen), _means(step.hosts))))
         self.port_rows.update(self.ports)
         self.mount_rows.update(self.mounts)
+        written = self.listed.number("write_calls_mb_s")[self.listed.own]
+        writes = np.nansum(written) if np.isfinite(written).any() else np.nan
+        self._job.push(np.concatenate((_means(chosen), _means(step.hosts), [writes])))
         per_minute = max(1, self._count(60.0))
+        if not active.any():
+            self._highest[:] = np.nan
         if self.steps % per_minute == 0:
             self.port_rows.keep()
             self.mount_rows.keep()
+            if active.any():
+                self._highest = np.fmax(self._highest, _means(self._job.last(per_minute).T))
             self._minute_gpu.push(
                 np.array([_means(self.gpu(name, 60.0).T) for name in _MINUTE_GPU]).reshape(
                     len(_MINUTE_GPU), -1
@@ -495,6 +511,7 @@ class Window:
         new._gpu.taken_over(self._gpu, places)
         new._minute_gpu.taken_over(self._minute_gpu, places)
         new._host, new._job, new._minute_host = self._host, self._job, self._minute_host
+        new._highest = self._highest
         new.started_steps = self.started_steps
         for name in ("newest", "first", "running_since", "ran_at", "_since", "_pids", "_busy_s", "_early"):
             old = getattr(self, name)
