@@ -221,7 +221,8 @@ def _input(window: Window) -> Iterable[Match]:
     busy, blocked, core = waits_for_input(window, _STATISTIC_S)
     parts = np.array_split(window.job("util_pct", _STATISTIC_S), 4)
     steady = blocked[here].all() or min(_mean(part) for part in parts if len(part)) >= RESTS_PCT
-    writes = _mean(written(window, _STATISTIC_S)) > BURST_MB_S
+    # A checkpoint is a burst: most of the time, nothing is written.
+    writes = float(np.median(np.nan_to_num(written(window, _STATISTIC_S)))) > BURST_MB_S
     if not (busy | blocked)[here].all() or not steady or writes or not _trains(window):
         return
     yield _match(
