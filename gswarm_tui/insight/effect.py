@@ -51,8 +51,13 @@ def slowdown(window: Window, since: float) -> float | None:
         before, after = kept[:-older], kept[-recent:]
         after = after[np.isfinite(after)]
         minute = max(1, round(RECENT_S * scale / window.step_s))
-        parts = np.array_split(before, max(2, len(before) // minute))
-        means = np.array([part[known].mean() for part in parts if (known := np.isfinite(part)).mean() > 0.3])
+        parts = max(2, len(before) // minute)
+        starts, known = np.arange(parts) * len(before) // parts, np.isfinite(before)
+        sums, counts = (
+            np.add.reduceat(of, starts, dtype=float) for of in (np.where(known, before, 0), known)
+        )
+        enough = counts > 0.3 * np.diff(starts, append=len(before))
+        means = sums[enough] / counts[enough]
         if len(means) < 2 or not len(after):
             continue
         reference = float(np.percentile(means, 75))
