@@ -6,18 +6,20 @@ import numpy as np
 
 from gswarm_tui.fleet.events import json_object
 from gswarm_tui.fleet.history import Floats
-from gswarm_tui.insight.window import Window
+from gswarm_tui.insight.window import Mask, Window
 
 COSTS = 0.085
 """A loss from which a GPU or node counts as slow: steps that take 10 % longer lose 9 % of the time, of
 which noise may hide a little. Less is no fault: GPUs differ by up to 14 % in a GEMM (arXiv 2510.15596)."""
 RECENT_S, BEFORE_S = 60.0, 3600.0
-MOVED = ("nvlink_mb_s", "ib_mb_s", "net_mb_s", "pcie_mb_s")
-"""Signals that fall when the job gets slower, since all GPUs move fewer bytes; the most exact first."""
-LEAST_MB_S, LEAST_PCT = 50.0, 5.0
-"""Less than this says nothing about the job."""
-STEADY = 0.15
-"""Means of minutes that differ by more than this share from one to the next say nothing, either."""
+PACE = {"nvlink_mb_s": 50.0, "ib_mb_s": 50.0, "pcie_mb_s": 50.0, "net_mb_s": 500.0, "mem_util_pct": 5.0}
+"""Signals that fall when the job gets slower, as all GPUs move fewer bytes, and what says nothing about it:
+over Ethernet also go logs and the heartbeats of file systems, at the same rate however slow the job is."""
+LEAST_PCT = 5.0
+"""A GPU that computes for less of the time says nothing about its peers."""
+STEADY, EXACT = 0.15, 0.06
+"""Means of minutes that differ by more than this share from one to the next say nothing, either. The bytes
+decide alone if they differ by less than the second share; steps of half a minute make them rough."""
 DIP = 0.25
 """Steps in which GPUs do less than this share of what is usual are checkpoints or evaluations."""
 WORK = ("mem_util_pct", "dram_active_pct", "sm_active_pct", "tensor_active_pct")
@@ -39,13 +41,11 @@ def slowdown(window: Window, since: float) -> float | None:
     by_marks = _fewer_marks(window, since, length * window.step_s)
     if by_marks is not None:
         return by_marks
-    usual = ~_dips(window, length, recent)
-    best: tuple[float, float] | None = None
-    for signal in (*MOVED, "mem_util_pct"):
-        if best is not None and signal not in MOVED:
+    usual = working(window, length, recent)
+    found: list[tuple[float, float]] = []
+    for signal, least in PACE.items():
+        if signal == "mem_util_pct" and found and min(found)[0] < EXACT:
             break
-        if signal == "net_mb_s" and len(window.nodes) < 2:
-            continue
         series = window.job(signal, length * window.step_s / scale).astype(np.float64)
         kept = np.where(usual[-len(series) :], series, np.nan)
         before, after = kept[:-older], kept[-recent:]
@@ -63,14 +63,16 @@ def slowdown(window: Window, since: float) -> float | None:
         reference = float(np.percentile(means, 75))
         # From one minute to the next, so that a slowdown in these minutes doesn't count as noise.
         varies = float(np.median(np.abs(np.diff(means)))) / max(1e-9, reference)
-        least = LEAST_PCT if signal.endswith("pct") else LEAST_MB_S
-        if reference >= least and varies < STEADY and (best is None or varies < best[0] - 0.02):
-            best = varies, max(0.0, 1.0 - float(after.mean()) / reference)
-    return None if best is None else best[1]
+        if reference >= least and varies < STEADY:
+            found.append((varies, max(0.0, 1.0 - float(after.mean()) / reference)))
+    return min(found)[1] if found else None
 
 
-def _dips(window: Window, length: int, recent: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return which of the job's last steps are dips, as in a checkpoint; none if most of the newest are."""
+def working(window: Window, length: int, recent: int) -> Mask:
+    """Return in which of the last steps the job works, and is in no dip as in a checkpoint.
+
+    If it hardly does in the ``recent`` newest ones, these are no dip.
+    """
     dips = np.zeros(length, dtype=bool)
     for signal in ("util_pct", "mem_util_pct"):
         series = window.job(signal, length * window.step_s / window.scale)
@@ -79,7 +81,7 @@ def _dips(window: Window, length: int, recent: int) -> np.ndarray[tuple[int], np
             dips |= series < DIP * float(np.median(known))
     if dips[-recent:].mean() > 0.5:
         dips[-recent:] = False
-    return dips
+    return ~dips
 
 
 def _fewer_marks(window: Window, since: float, length_s: float) -> float | None:

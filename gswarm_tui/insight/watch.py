@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from gswarm_tui.common.quantities import duration
 from gswarm_tui.fleet.findings import NOTE, WASTE, Finding
@@ -18,6 +19,8 @@ CHANGED_S = 30.0
 """An open finding is published again after this time, with its new cost."""
 SLOW_S = 15.0
 """Rules look this often, those that look early at each step."""
+NEW_S = 240.0
+"""What began so much later than the job isn't from its start."""
 
 
 SPEED = "GSWARM_TUI_RULES_SPEED"
@@ -29,26 +32,26 @@ def time_scale(environ: Mapping[str, str]) -> float:
     return 1.0 / max(1.0, float(environ.get(SPEED) or 1.0))
 
 
-Named = dict[tuple[str | None, int | None], tuple[int, int]]
-"""For each node and GPU index that a finding names, the stage and position of the first rule that does."""
+class Named(NamedTuple):
+    """A match, its rule, and the index of its GPU; the match's column means another GPU after a change."""
+
+    rule: Rule
+    match: Match
+    gpu: int | None
 
 
 @dataclass
 class _Open:
-    """An open finding: its rule, its newest match, when that matched, and what it has cost in GPU-seconds.
-
-    ``gpu`` and ``rank`` are those of the match's column, which means another GPU once the fleet has changed.
-    """
+    """An open finding: its newest match, the rank there, when it matched, and its cost in GPU-seconds."""
 
     number: str
-    rule: Rule
-    gpu: int | None
+    named: Named
     rank: int | None
-    match: Match
     matched_at: float
     gpu_s: float
     published_at: float
     finding: Finding = field(init=False)
+    explained: bool = False
 
 
 class Watch:
@@ -77,7 +80,7 @@ class Watch:
         matches = list(self._matches(window, starting=starting))
         changed = [self._take(window, rule, match) for rule, match in matches]
         changed += self._close(window)
-        slowing = [one.finding for one in self._open.values() if one.rule.stage in ORDER]
+        slowing = [one.finding for one in self._open.values() if one.named.rule.stage in ORDER]
         self.ledger.add(window, slowing, starting=starting)
         self._gpu_s += float(window.active.sum()) * window.step_s
         return [finding for finding in changed if finding is not None]
@@ -94,41 +97,33 @@ class Watch:
         """
         every = max(1, round(SLOW_S * window.scale / window.step_s))
         due = window.steps % every == 0 and not starting
-        named: Named = {}
-        for one in self._open.values():
-            if one.finding.severity != NOTE:
-                self._name(named, one.rule, one.match, one.gpu)
+        named = [one.named for one in self._open.values() if one.finding.severity != NOTE]
         for rule in sorted(self.rules, key=_stage):
             for match in rule.find(window) if rule.early or due else ():
-                gpu = _gpu(window, match)
-                if not self._silenced(named, rule, match, gpu):
+                found = Named(rule, match, _gpu(window, match))
+                if not any(self._explains(window, one, found) for one in named):
                     if _severity(rule, match) != NOTE:
-                        self._name(named, rule, match, gpu)
+                        named.append(found)
                     yield rule, match
 
-    def _name(self, named: Named, rule: Rule, match: Match, gpu: int | None) -> None:
-        """Note which rule names a GPU, a node, or several nodes, unless an earlier one does."""
-        mine = _stage(rule), self._at[rule.kind]
-        for node in match.nodes or (match.node,):
-            key = node, gpu
-            named[key] = min(mine, named.get(key, mine))
-
-    def _silenced(self, named: Named, rule: Rule, match: Match, gpu: int | None) -> bool:
-        """Return whether an earlier rule names the culprit, or the same GPU or node."""
-        stage, place = _stage(rule), self._at[rule.kind]
-        if rule.stage == APART:
+    def _explains(self, window: Window, one: Named, other: Named) -> bool:
+        """Return whether a finding is why another one holds, which then says nothing new."""
+        first, second = ((_stage(of.rule), self._at[of.rule.kind]) for of in (one, other))
+        if first >= second or APART in (one.rule.stage, other.rule.stage):
             return False
-        if rule.stage in (ALIKE, UNKNOWN):
-            return any(0 <= other[0] < stage for other in named.values())
-        for node in match.nodes or (match.node,):
-            for (other_node, other_gpu), other in named.items():
-                same = other_gpu == gpu or other_gpu is None or gpu is None
-                # Two facts of a node and of one of its GPUs may both be true; an odd one out has one cause.
-                if rule.stage == LOCAL:
-                    same = other_gpu == gpu and other[0] >= 0
-                if other_node == node and same and other < (stage, place):
-                    return True
-        return False
+        same = one.match.node is not None and (one.match.node, one.gpu) == (other.match.node, other.gpu)
+        if same or other.rule.stage == LOCAL:
+            return same
+        # What has been so from the start, as ranks on the wrong cores, doesn't explain what began later.
+        began = window.now - window.started_steps * window.step_s
+        new_s, ages = NEW_S * window.scale, [of.match.since - began for of in (one, other)]
+        if ages[0] <= new_s / 2 and ages[1] > new_s:
+            return False
+        if other.rule.stage in (ALIKE, UNKNOWN):
+            return True
+        nodes = one.match.nodes or (one.match.node,)
+        near = other.match.node in nodes and 2 * len(nodes) <= max(2, len(window.nodes))
+        return near and (one.gpu is None or other.gpu is None)
 
     def _take(self, window: Window, rule: Rule, match: Match) -> Finding | None:
         """Open a finding or refresh it; return it if it is to be published."""
@@ -138,16 +133,18 @@ class Watch:
         known = self._open.get(key)
         if known is None:
             before = max(0.0, window.now - match.since)
-            known = _Open(
-                f"{self._next_id}", rule, gpu, rank, match, window.now, match.lost * before, window.now
-            )
+            named, cost = Named(rule, match, gpu), match.lost * before
+            known = _Open(f"{self._next_id}", named, rank, window.now, cost, window.now)
+            if _severity(rule, match) != NOTE:
+                self._replace_explained(window, known)
             known.finding = self._finding(window, known, window.now)
             self._open[key] = known
             self._next_id += 1
             return known.finding
         known.gpu_s += match.lost * (window.now - known.matched_at)
         known.matched_at, known.rank = window.now, rank
-        known.match = replace(match, since=min(match.since, known.match.since))
+        since = min(match.since, known.named.match.since)
+        known.named = Named(rule, replace(match, since=since), gpu)
         fresh = window.now - known.published_at < CHANGED_S * window.scale
         if fresh and _severity(rule, match) == known.finding.severity:
             return None
@@ -155,16 +152,22 @@ class Watch:
         known.finding = self._finding(window, known, window.now)
         return known.finding
 
+    def _replace_explained(self, window: Window, new: _Open) -> None:
+        """Let a new finding take over the cost of those that were found first and that it explains."""
+        for one in self._open.values():
+            if self._explains(window, new.named, one.named):
+                new.gpu_s, one.gpu_s, one.explained = max(new.gpu_s, one.gpu_s), 0.0, True
+
     def _close(self, window: Window) -> Iterable[Finding]:
         for key, one in list(self._open.items()):
-            if window.now - one.matched_at >= OFF_S * window.scale:
+            if one.explained or window.now - one.matched_at >= OFF_S * window.scale:
                 del self._open[key]
                 one.finding = self._finding(window, one, one.matched_at)
                 yield replace(one.finding, until=one.matched_at)
 
     def _finding(self, window: Window, one: _Open, until: float) -> Finding:
         """Return the finding of an open match as it is at a time."""
-        rule, match, gpu, rank = one.rule, one.match, one.gpu, one.rank
+        (rule, match, gpu), rank = one.named, one.rank
         node, severity = match.node, _severity(rule, match)
         place = node if gpu is None else f"{node}:{gpu}"
         advice = (match.advice or rule.advice).format(

@@ -309,11 +309,6 @@ class Window:
         """Return whether the job has been running for so long since it started."""
         return self.started_steps >= self._count(seconds)
 
-    def blocks(self, signal: str, seconds: float, count: int = 4) -> Floats:
-        """Return a signal's means over equal parts of the last seconds: (parts, GPUs)."""
-        parts = np.array_split(self.gpu(signal, seconds), count)
-        return np.array([_means(part.T) for part in parts], dtype=np.float64)
-
     def is_open(self, kind: str, column: int) -> bool:
         """Return whether a finding of a kind holds for a GPU."""
         gpu = self.gpus[column]

@@ -9,7 +9,7 @@ import numpy as np
 from gswarm_agent.metrics import PROCESS_COLUMNS
 from gswarm_tui.fleet.findings import CANNOT_TELL, NOTE, WASTE, Evidence
 from gswarm_tui.fleet.history import Floats
-from gswarm_tui.insight.effect import COSTS, WORK, leads, slowdown
+from gswarm_tui.insight.effect import COSTS, WORK, leads, slowdown, working
 from gswarm_tui.insight.rule import APART, ODD_ONE, UNKNOWN, Match, Rule
 from gswarm_tui.insight.window import Mask, Window
 
@@ -28,17 +28,16 @@ MOST = 8
 """At most one in so many GPUs is an odd one out; more are a pattern."""
 
 
-def _lead_all_along(window: Window, signal: str, columns: list[int], least: float) -> list[int]:
-    """Return those GPUs whose lead holds in each of the last four minutes.
-
-    Where work is uneven from step to step, as with experts or packed sequences, the leader changes.
-    """
-    if not columns:
-        return []
-    blocks = window.blocks(signal, FOUR_MIN)
-    shares = np.array([1.0 - window.peers(one, window.settled)[columns] / one[columns] for one in blocks])
-    held = (shares >= least).all(axis=0) & (np.median(shares, axis=0) <= TOO_FAR)
-    return [at for at, holds in zip(columns, held.tolist(), strict=True) if holds]
+def _minutes(window: Window, signal: str) -> Floats:
+    """Return a signal's means in each of the last four minutes without dips: (4, GPUs)."""
+    values = window.gpu(signal, FOUR_MIN).astype(np.float64)
+    values = np.where(working(window, len(values), len(values))[:, np.newaxis], values, np.nan)
+    known = np.isfinite(values)
+    parts = np.array_split(np.arange(len(values)), 4)
+    sums = np.array([np.where(known[part], values[part], 0.0).sum(axis=0) for part in parts])
+    counts = np.array([known[part].sum(axis=0) for part in parts])
+    means: Floats = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+    return means
 
 
 def _training(window: Window) -> Mask | None:
@@ -61,19 +60,31 @@ def _slow_gpu(window: Window) -> Iterable[Match]:
     if settled is None:
         return
     signal, lead = leads(window, FOUR_MIN)
-    ahead: list[int] = np.flatnonzero(lead >= COSTS - 0.005).tolist()
-    if not 0 < len(ahead) <= max(1, int(settled.sum()) // MOST):
+    if not (lead >= COSTS - 0.005).any():
         return
-    ahead = _lead_all_along(window, signal, ahead, COSTS / 3)
     early, since = _early_lead(window, signal), window.now - FOUR_MIN * window.scale
+    # What GPUs did from the start, as the stages of a pipeline do, is not what slows the job now.
+    gained = lead - np.maximum(0.0, early)
+    new = gained >= COSTS - 0.005
+    ahead = new if new.any() else lead >= COSTS - 0.005
+    if ahead.sum() > max(1, int(settled.sum()) // MOST):
+        return
+    # Where work is uneven from step to step, as with experts or packed sequences, the leader changes.
+    shares = np.array(
+        [
+            1.0 - window.peers(one, settled) / np.where(one > 0, one, np.nan)
+            for one in _minutes(window, signal)
+        ]
+    )
+    ahead &= (shares >= COSTS / 3).all(axis=0) & ~(np.median(shares, axis=0) > TOO_FAR)
     slower = slowdown(window, since)
     busy, peers = window.mean(signal, FOUR_MIN), window.peers(window.mean(signal, FOUR_MIN), settled)
     comparable = len(window.nodes) >= 4 or window.pp > 1
     spinning = window.peers(window.mean("util_pct", FOUR_MIN), settled)
     clock = window.mean("sm_clock_mhz", FOUR_MIN)
     clocks = window.peers(clock, settled)
-    for at in ahead:
-        always = early[at] > lead[at] / 2
+    for at in np.flatnonzero(ahead).tolist():
+        always = not new[at]
         # Stages without replicas can't be told from a slow GPU, and servers differ by their requests.
         if always and not (comparable and lead[at] >= FROM_START and spinning[at] >= WAITING_PCT):
             continue
@@ -102,14 +113,14 @@ def _input_straggler(window: Window) -> Iterable[Match]:
     settled = _training(window)
     if settled is None:
         return
-    util = window.mean("util_pct", FOUR_MIN)
+    minutes = _minutes(window, "util_pct")
+    util = minutes.mean(axis=0)
     peers = window.peers(util, settled)
     low = settled & (peers >= WAITING_PCT) & (util <= peers - STARVED_POINTS)
     if not low.any() or 2 * low.sum() > settled.sum():
         return
-    blocks = window.blocks("util_pct", FOUR_MIN)
     # A rank that compiles, restarts or is stuck does nothing at all for a while.
-    low &= (blocks <= peers - STARVED_POINTS / 3).all(axis=0) & (blocks >= FED_PCT).all(axis=0)
+    low &= (minutes <= peers - STARVED_POINTS / 3).all(axis=0) & (minutes >= FED_PCT).all(axis=0)
     early = window.early("util_pct")
     always = early <= window.peers(early, settled) - STARVED_POINTS / 2
     since = window.now - FOUR_MIN * window.scale
@@ -182,8 +193,8 @@ def _uneven(window: Window) -> Iterable[Match]:
         return
     for signal in (*WORK[:1], "util_pct"):
         mean, early = window.mean(signal, FOUR_MIN), window.early(signal)
-        usable = settled & np.isfinite(mean) & np.isfinite(early) & (mean >= 5)
-        if usable.sum() < 2 or np.ptp(mean[usable]) < COSTS * mean[usable].max():
+        usable = settled & np.isfinite(mean) & np.isfinite(early) & (mean >= early / 2) & (early >= 5)
+        if 2 * usable.sum() <= settled.sum() or np.ptp(mean[usable]) < COSTS * mean[usable].max():
             continue
         for by, place in (("slot", window.slot), ("node", window.node_at)):
             groups = [np.flatnonzero(usable & (place == one)) for one in np.unique(place[usable])]
