@@ -221,7 +221,7 @@ def _stopped(window: Window, since: float) -> bool:
         *(("mem_util_pct", 5.0, 0.5), ("nvlink_mb_s", 100.0, 0.5), ("ib_mb_s", 50.0, 0.5)),
         *(("power_w", 100.0, 0.75), ("pcie_mb_s", 100.0, 0.5)),
     ):
-        series = window.job(signal, back_s + 240)
+        series = window.job(signal, back_s + max(240.0, 6 * window.step_s / window.scale))
         steps = max(1, round((window.now - since) / window.step_s) + 2)
         before, after = series[:-steps], window.job(signal, 45)
         if np.isfinite(before).sum() >= 3 and np.isfinite(after).any() and np.nanmean(before) >= least:

@@ -31,7 +31,7 @@ SWAPPED_MIB, PRESSURE_PCT = 128, 10.0
 def growth(values: Floats | Singles) -> Floats:
     """Return the growth a step of series that grow in a straight line, 0 of others: (steps, rows) -> (rows).
 
-    Both halves grow, too: what levels off, as a cache, isn't a straight line.
+    Each third grows, too: what levels off, as a cache, isn't a straight line.
     """
     count = len(values)
     if count < 4 or values.shape[1] == 0:
@@ -43,9 +43,9 @@ def growth(values: Floats | Singles) -> Floats:
     slope = at @ (values - values[0]) / (at @ at)
     spread = ((values - values.mean(axis=0)) ** 2).sum(axis=0)
     straight = slope**2 * (at @ at) >= STRAIGHT * spread
-    half = count // 2
-    halves = np.minimum((values[half] - values[0]) / half, (values[-1] - values[half]) / (count - 1 - half))
-    grows: Floats = np.where(straight & (halves > 0.4 * slope) & (slope > 0), slope, 0.0)
+    edges = np.linspace(0, count - 1, 4).round().astype(np.intp)
+    thirds = np.diff(values[edges], axis=0) / np.diff(edges)[:, np.newaxis]
+    grows: Floats = np.where(straight & (thirds > 0.5 * slope).all(axis=0) & (slope > 0), slope, 0.0)
     return grows
 
 

@@ -55,6 +55,12 @@ def _namesakes(rows: Rows) -> dict[str, npt.NDArray[np.intp]]:
     return {name: np.array(found, dtype=np.intp) for name, found in places.items()}
 
 
+def _used(window: Window) -> bool:
+    """Return whether the job's nodes exchange data over adapters, as far as that is measured."""
+    traffic = window.host("ib_mb_s", 600)
+    return len(window.nodes) > 1 and (not np.isfinite(traffic).any() or float(np.nanmax(traffic)) > 1)
+
+
 def _port_down(window: Window) -> Iterable[Match]:
     rows = window.port_rows
     down, was = _down(rows)
@@ -64,8 +70,6 @@ def _port_down(window: Window) -> Iterable[Match]:
     alone = np.zeros(len(down), dtype=bool)
     for alike in _namesakes(rows).values():
         alone[alike] = len(alike) >= 3 and down[alike].sum() == 1
-    traffic = window.host("ib_mb_s", 600)
-    used = len(window.nodes) > 1 and not float(np.nanmax(traffic, initial=-1)) <= 1
     chosen: dict[str, list[int]] = {}
     for at in np.flatnonzero(down & (was | alone)).tolist():
         chosen.setdefault(rows.keys[at][0], []).append(at)
@@ -76,7 +80,7 @@ def _port_down(window: Window) -> Iterable[Match]:
             *(node, None, window.now, f"port {', '.join(rows.keys[at][1] for at in places)} {word}"),
             (Evidence("state", word, "ACTIVE"),),
             lost=costs(window, window.now) * float(window.active.sum()),
-            severity=FAULT if used and was[places].any() else NOTE,
+            severity=FAULT if _used(window) and was[places].any() else NOTE,
         )
 
 
@@ -120,7 +124,7 @@ def _port_slow(window: Window) -> Iterable[Match]:
                 (Evidence("rate_gbit_s", float(known[at]), float(usual[at]), "Gbit/s"),),
                 f"its peers at {usual[at]:.0f}",
                 lost=cost * float(window.active.sum()),
-                severity=WASTE if cost else NOTE,
+                severity=WASTE if cost or _used(window) else NOTE,
             )
         for at in np.flatnonzero(carried < 0.5 * np.median(carried)).tolist() if len(places) > 2 else ():
             node = rows.keys[places[at]][0]
@@ -168,7 +172,7 @@ RULES = (
         "our own threshold; R2CCL for uneven rails",
         "Leave {node} out and tell the site: its port came up with a lower rate",
         "NCCL spreads data evenly over a node's ports: the slowest decides.",
-        "All nodes are alike, or the job is no slower: then it is a note.",
+        "All nodes are alike, or the nodes exchange nothing over adapters: then it is a note.",
         "Ports of the same name have different tasks, as where one node serves storage.",
         _port_slow,
     ),
