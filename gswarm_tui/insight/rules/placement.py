@@ -279,7 +279,7 @@ def _ghosts(window: Window) -> Iterable[Match]:
     yield from found(window, hit, window.running_since, texts, values, by="gpu", lost=0.0)
 
 
-def _traits(window: Window, name: str, limit: float, rates: list[float] | None) -> dict[str, object]:
+def _traits(window: Window, name: str, rates: list[float] | None) -> dict[str, object]:
     """Return what should be alike on all nodes, None where unknown."""
     hello, mounts = window.infos[name].hello, window.mounts.get(name)
     host, gpus = hello.host, [gpu for gpu in hello.gpus if gpu.parent_index is None]
@@ -292,7 +292,7 @@ def _traits(window: Window, name: str, limit: float, rates: list[float] | None) 
         "number of GPUs": len(gpus),
         "GPUs": ", ".join(sorted({gpu.name for gpu in gpus})),
         "GPU memory in MiB": min((gpu.memory_total_mib or 0 for gpu in gpus), default=None),
-        "power limit in W": None if np.isnan(limit) else limit,
+        "power limit in W": min((gpu.power_limit_w or 0 for gpu in gpus), default=None),
         "ports in Gbit/s": None if rates is None else ", ".join(f"{rate:.0f}" for rate in sorted(rates)),
         "mounts": None if mounts is None else ", ".join(sorted(mounts)),
     }
@@ -302,18 +302,11 @@ def _odd_node(window: Window) -> Iterable[Match]:
     a_minute = max(1, round(60 * window.scale / window.step_s))
     if len(window.infos) < 3 or window.steps % a_minute:
         return
-    limits = np.full(len(window.nodes), np.inf)
-    np.fmin.at(limits, window.node_at, window.value("power_limit_now_w"))
-    limits[np.isinf(limits)] = np.nan
     rates: dict[str, list[float]] = {name: [] for name in window.ports}
     # A port that goes down later is another rule's.
     for (name, _), rate in zip(window.port_rows.keys, window.port_rows.first("rate_gbit_s"), strict=True):
         rates.setdefault(name, []).append(rate)
-    traits = {
-        name: _traits(window, name, limit, rates.get(name))
-        for name, limit in zip(window.nodes, limits.tolist(), strict=True)
-        if name in window.infos
-    }
+    traits = {name: _traits(window, name, rates.get(name)) for name in window.infos}
     differs: dict[str, list[Evidence]] = {}
     for trait in next(iter(traits.values())):
         values = {name: value for name, one in traits.items() if (value := one[trait]) is not None}

@@ -58,6 +58,12 @@ def _lately(window: Window, signal: str) -> float:
     return float(np.median(values)) if len(values) else np.nan
 
 
+def _steady(window: Window, signal: str) -> Floats:
+    """Return a signal's mean over five minutes, NaN where the last minute differs from it."""
+    mean, newest = window.mean(signal, SPAN_S), window.mean(signal, 60)
+    return np.where(np.abs(newest - mean) <= 1 + 0.2 * mean, mean, np.nan)
+
+
 def _in_python(window: Window) -> bool:
     commands = [one.command for one in window.listed.samples if window.is_own(one)]
     return any("python" in (command or "") for command in commands)
@@ -67,7 +73,7 @@ def _tensor_unused(window: Window) -> Iterable[Match]:
     if not _lately(window, "tensor_active_pct") < 4 * TENSOR_PCT:
         return
     names = "sm_active_pct", "tensor_active_pct", "dram_active_pct"
-    sm, tensor, dram = (window.mean(name, SPAN_S) for name in names)
+    sm, tensor, dram = (_steady(window, name) for name in names)
     hit = _all_of(window, (sm >= ACTIVE_PCT) & (tensor < TENSOR_PCT) & ~(dram >= DRAM_PCT))
     texts = "tensor cores {tensor_active_pct:.0f} % active", "SMs {sm_active_pct:.0f} %"
     for match in found(window, hit, SPAN_S, texts, {names[0]: sm, names[1]: tensor}, lost=0.0):
@@ -78,7 +84,7 @@ def _tensor_unused(window: Window) -> Iterable[Match]:
 def _launch_bound(window: Window) -> Iterable[Match]:
     if not _lately(window, "sm_active_pct") < 1.5 * SM_PCT:
         return
-    util, sm, power = (window.mean(name, SPAN_S) for name in ("util_pct", "sm_active_pct", "power_w"))
+    util, sm, power = (_steady(window, name) for name in ("util_pct", "sm_active_pct", "power_w"))
     facts = np.array([gpu.facts.power_limit_w for gpu in window.gpus], dtype=np.float64)
     limit = np.where(np.isfinite(window.value("power_limit_now_w")), window.value("power_limit_now_w"), facts)
     hit = (util >= LAUNCH_PCT) & (sm < SM_PCT) & (power < POWER_SHARE * limit)
@@ -87,7 +93,7 @@ def _launch_bound(window: Window) -> Iterable[Match]:
     # Ranks that wait for others look alike: they hardly read their memory, or drew more power before.
     before, memory = window.job("power_w", 3600), window.mean("mem_util_pct", SPAN_S)
     hit &= ~(memory < 5) & ~(memory >= MEMORY_PCT) & ~(window.mean("dram_active_pct", SPAN_S) >= DRAM_PCT)
-    hit &= power >= 0.8 * np.median(before[np.isfinite(before)])
+    hit &= power >= 0.8 * np.percentile(before[np.isfinite(before)], 75)
     busy_cpu = window.mean(OWN_CPU, SPAN_S) >= 90
     values = {"util_pct": util, "sm_active_pct": sm, "power_w": power}
     texts = "SMs {sm_active_pct:.0f} % active", "{util_pct:.0f} % busy at {power_w:.0f} W"
