@@ -264,11 +264,12 @@ def _checkpoints(window: Window) -> Iterable[Match]:
         return
     # The edges of a dip are parts of steps, so its loss counts from the step before to that after it.
     lost = np.clip(1 - work / usual, 0, 1)
-    parts = [float(np.nansum(lost[max(0, a - 1) : b + 1])) for a, b in dips[:-1]]
-    share = sum(parts) / float(starts[-1] - starts[0])
+    parts = [float(np.nansum(lost[max(0, a - 1) : b + 1])) for a, b in dips]
+    # The median spares a dip that is longer for another reason, such as an evaluation.
+    share = float(np.median(parts)) / period
     # One sample in half a minute doesn't tell how long a dip of one sample lasts.
     if share > CHECKPOINT_SHARE and (window.step_s <= 15 * window.scale or float(np.mean(parts)) >= 2):
-        every_s, long_s = period * window.step_s, float(np.mean(parts)) * window.step_s
+        every_s, long_s = period * window.step_s, float(np.median(parts)) * window.step_s
         yield _match(
             window,
             window.now - (len(work) - int(starts[0])) * window.step_s,

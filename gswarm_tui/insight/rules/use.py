@@ -136,10 +136,8 @@ def _nvlink_unused(window: Window) -> Iterable[Match]:
     each, others = (
         np.bincount(window.node_at, one, minlength=count)[window.node_at] for one in (hit, busy & ~hit)
     )
-    linked = {
-        name for name, info in window.infos.items() if any(link.kind[:2] == "NV" for link in info.hello.links)
-    }
-    hit &= (each >= 2) & (others == 0) & np.array([gpu.node in linked for gpu in window.gpus], dtype=bool)
+    # A GPU without NVLink has no such counters, so that its rate is unknown and not 0.
+    hit &= (each >= 2) & (others == 0)
     values, texts = (
         {"nvlink_mb_s": nvlink, "pcie_mb_s": pcie},
         ("NVLink {nvlink_mb_s:.0f} MB/s", "PCIe {pcie_mb_s:,.0f} MB/s"),
