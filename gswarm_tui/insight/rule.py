@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from gswarm_tui.fleet.findings import Evidence
 from gswarm_tui.insight.window import Window
 
@@ -77,7 +79,9 @@ def guarded(rules: Sequence[Rule], failed: Callable[[Rule, Exception], None]) ->
         if rule.kind in broken:
             return ()
         try:
-            return list(rule.find(window))
+            # Values that aren't measured are NaN, and shares of them are, too.
+            with np.errstate(all="ignore"):
+                return list(rule.find(window))
         except Exception as error:
             broken.add(rule.kind)
             failed(rule, error)

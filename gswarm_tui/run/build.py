@@ -12,6 +12,7 @@ import shlex
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from gswarm_tui.launch.base import Launcher
     from gswarm_tui.link.hub import Hub, Run
     from gswarm_tui.playback.player import Player
+    from gswarm_tui.run.announcements import Announcements
     from gswarm_tui.store.querying.arrays import ArraySource
     from gswarm_tui.store.recording.database import RecordingInfo
     from gswarm_tui.store.recording.recorder import FileWriter
@@ -40,6 +42,8 @@ COMMIT_S = 2.0
 """Least time between two commits of frames; an intent triggers one at once."""
 ON_DISK_S = COMMIT_S + 1.0
 """Older frames are on disk unless writing fails; looking back ends this long before now."""
+
+_HIDDEN_FLAGS = ("--setup", "--on-finding", "--finding-webhook")
 
 
 def build_hub(options: Options, plan: Plan) -> Hub:
@@ -99,11 +103,12 @@ def start_recording(hub: Hub, options: Options, plan: Plan, words: Sequence[str]
 
 
 def _command(words: Sequence[str]) -> str:
-    """Return the command line without secrets and without the text of --setup, which is a whole program."""
+    """Return the command line without secrets, programs of the user, and a webhook's address."""
     shown, before = ["gswarm-tui"], ""
     for word in words:
-        is_setup = word.startswith("--setup=")
-        shown.append(HIDDEN if before == "--setup" else f"--setup={HIDDEN}" if is_setup else word)
+        flag, is_set, _ = word.partition("=")
+        is_hidden = is_set and flag in _HIDDEN_FLAGS
+        shown.append(HIDDEN if before in _HIDDEN_FLAGS else f"{flag}={HIDDEN}" if is_hidden else word)
         before = word
     return shlex.join(redact(shown))
 
@@ -176,6 +181,33 @@ def watch_findings(hub: Hub, recorder: FileWriter | None) -> None:
     watch = LiveWatch(hub.fleet, hub.publish, user=user_name(), scale=time_scale(os.environ), first_id=first)
     hub.sinks.append(watch)
     hub.flushed.append(lambda: watch.observe(hub.now()))
+
+
+def announce_findings(
+    hub: Hub, options: Options, plan: Plan, recorder: FileWriter | None
+) -> Announcements | None:
+    """Send findings as the options say; return what does it, None without such an option."""
+    if options.on_finding is None and options.finding_webhook is None:
+        return None
+    import asyncio
+
+    from gswarm_tui.run.announcements import Announcements
+
+    loop = asyncio.get_running_loop()
+
+    def warn(message: str) -> None:
+        with suppress(RuntimeError):  # the recording has ended
+            loop.call_soon_threadsafe(hub.warn, "notice", message)
+
+    about = {
+        "recording": None if recorder is None else str(recorder.path.absolute()),
+        "job": plan.job.label if plan.job else None,
+        "host": socket.gethostname(),
+        "simulated": options.demo is not None,
+    }
+    announcements = Announcements(options.on_finding, options.finding_webhook, about, warn)
+    hub.sinks.append(announcements)
+    return announcements
 
 
 def build_launcher(options: Options, plan: Plan, recording: str, *, only_left: bool = False) -> Launcher:

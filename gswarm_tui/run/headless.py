@@ -158,6 +158,7 @@ class Headless:
             Executor(hub, recorded=True).carry_out(StartSession(self.name))
         hub.sinks.append(self)
         build.watch_findings(hub, recorder)
+        announcements = build.announce_findings(hub, options, plan, recorder)
         self._publish_notices(recorder, start)
         launcher = build.build_launcher(options, plan, "" if recorder is None else self.uid)
         build.add_links(hub, launcher, options, recorder)
@@ -192,6 +193,8 @@ class Headless:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if announcements is not None:
+                await asyncio.to_thread(announcements.close)
             if recorder is not None:
                 from gswarm_tui.server.tokens import remove_tokens
 
