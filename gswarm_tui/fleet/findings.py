@@ -16,6 +16,8 @@ FAULT, WASTE, NOTE = SEVERITIES = ("fault", "waste", "note")
 """A fault will end the job or already has, waste costs time, a note costs nothing. The worst comes first."""
 MAX_TIME = 2.0**34
 """Later times, from the year 2514 on, are none."""
+CONTEXT = frozenset(("odd_node", "uneven_stages", "fragmented", "starting", "blind"))
+"""Kinds of notes that describe the job or a node; they come after notes about what happens."""
 CANNOT_TELL = "cannot_tell"
 """Kind of the finding that something is slow and no rule names the cause."""
 
@@ -112,7 +114,7 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
             one.dismissed,
             SEVERITIES.index(one.severity),
             -one.gpu_hours,
-            one.node is None,
+            one.kind in CONTEXT,
             one.since,
         ),
     )

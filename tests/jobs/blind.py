@@ -145,6 +145,7 @@ def draw(rng: random.Random, only: str = "") -> Case:
             nodes=rng.choice((1, 2, 2, 3, 4, 4, 8, 16)),
             gpus=rng.choice((1, 2, 4, 4, 8, 8, 8)),
             kind=rng.choice(("ddp", "ddp", "fsdp", "pipeline", "moe", "packed", "other")),
+            tick_s=rng.choice((5, 5, 5, 5, 15, 30)),
             step_s=0.3 * 100 ** rng.random(),
             seed=rng.randrange(10**6),
             noise=rng.uniform(0.7, 1.5),
@@ -218,8 +219,8 @@ def near_misses(half: float = 1800.0) -> Iterator[tuple[str, Job]]:
     yield "all capped from the start", usual.with_faults(Fault(f.capped_alike, 0))
     yield "hot at no cost", usual.with_faults(Fault(f.hot_at_no_cost, 300, node=2, gpu=5))
     yield "the job ends", replace(usual, ends_at=half / 2)
-    yield "a rank restarts", usual.with_faults(Fault(f.rank_restarts, 700, node=1, gpu=1, lasts=30))
-    yield "the job restarts", usual.with_faults(Fault(f.restart, 900))
+    yield "a rank restarts", usual.with_faults(Fault(f.rank_restarts, 400, node=1, gpu=1, lasts=30))
+    yield "the job restarts", usual.with_faults(Fault(f.restart, half / 2))
     yield (
         "no requests",
         replace(usual, kind="inference", nodes=2).with_faults(*again(f.no_requests, 500, 600)),

@@ -79,17 +79,20 @@ def _push(window: Window, of_step: list[Tick]) -> None:
                     row: dict(zip(columns, values or (), strict=False)) for row, values in listed[name]
                 }
     for tick in of_step:
-        for name, notes in tick.notes.items():
-            for one in notes:
-                event = EventLogged(
-                    T0 + tick.age, one.kind, one.severity, one.message, name, one.gpu, one.detail
-                )
-                window.events.append(event)
+        window.events.extend(_logged(tick))
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         gpus = np.nanmean([_signals(GPU_SIGNALS, tick.gpus) for tick in of_step], axis=0)
         hosts = np.nanmean([_signals(HOST_SIGNALS, tick.hosts) for tick in of_step], axis=0)
     newest = np.array([last.gpus[name] for name in NEWEST], dtype=np.float64)
     window.push(Step(T0 + last.age, gpus.astype(np.float32), hosts.astype(np.float32), newest))
+
+
+def _logged(tick: Tick) -> Iterator[EventLogged]:
+    """Return the events that the fleet logs of the agents' notes."""
+    for name, notes in tick.notes.items():
+        for one in notes:
+            what = one.kind, one.severity, one.message
+            yield EventLogged(T0 + tick.age, *what, name, one.gpu, one.detail)
 
 
 def _signals(signals: Sequence[Signal], values: dict[str, Floats]) -> Floats:
@@ -111,8 +114,9 @@ def record_job(path: Path, job: Job) -> None:
     record(path, [*introduced, *_frames(job)], info, T0 + job.seconds)
 
 
-def _frames(job: Job) -> Iterator[FrameArrived]:
+def _frames(job: Job) -> Iterator[FrameArrived | EventLogged]:
     for seq, tick in enumerate(ticks(job), 1):
+        yield from _logged(tick)
         gpus, hosts = _rows(GPU_COLUMNS, tick.gpus), _rows(HOST_COLUMNS, tick.hosts)
         for at, name in enumerate(job.names):
             if hosts[at] is None:
@@ -126,7 +130,6 @@ def _frames(job: Job) -> Iterator[FrameArrived]:
                 T0 + tick.age,
                 hosts[at],
                 tick.processes[name] if tick.processes is not None and tick.age % 5 < job.tick_s else None,
-                tuple(tick.notes.get(name, ())),
                 listed=listed if tick.age % 10 < job.tick_s else None,
             )
 
