@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -40,13 +41,14 @@ def found(
     *,
     by: str = "",
     lost: Floats | float | None = None,
+    severity: str = "",
 ) -> Iterator[Match]:
     """Return matches for the GPUs of a mask: one for most nodes of the job, for a whole node, or for a GPU.
 
     ``since`` is when it began for each GPU, or how many seconds it has held. ``texts`` are signal and
     contrast, which may name the means of ``values``, the evidence by GPU. ``by`` "node" names only nodes, and
     by "gpu" only GPUs. ``lost`` is what each GPU costs. If it is None, it is what the others lose by waiting,
-    and the match is a note if that can't be seen.
+    and the match is a note if that can't be seen, unless it has a ``severity``.
     """
     columns = np.flatnonzero(hit)
     nodes = np.unique(window.node_at[columns]).tolist()
@@ -60,21 +62,20 @@ def found(
     for here in groups:
         means = {name: float(np.nan_to_num(of_gpus[here]).mean()) for name, of_gpus in values.items()}
         begun = window.now - since * window.scale if isinstance(since, float) else float(since[here].max())
-        cost = (
-            loss(window, here, begun, alone=not wide)
-            if lost is None
-            else np.broadcast_to(lost, hit.shape)[here].sum()
-        )
+        if lost is None:
+            cost = loss(window, here, begun, alone=not wide)
+        else:
+            cost = float(np.broadcast_to(lost, hit.shape)[here].sum())
         yield Match(
             None if wide else window.gpus[here[0]].node,
             None if wide or by == "node" or len(here) > 1 else int(here[0]),
             begun,
-            texts[0].format(count=len(here), **means),
+            texts[0].format(**means),
             tuple(Evidence(name, round(mean, 1), None, _UNITS.get(name, "")) for name, mean in means.items()),
-            texts[1].format(count=len(here), **means),
-            lost=float(cost),
+            texts[1].format(**means),
+            lost=cost,
             nodes=tuple(window.nodes[at] for at in nodes) if wide else (),
-            severity=NOTE if lost is None and not cost else "",
+            severity=severity or (NOTE if lost is None and not cost else ""),
         )
 
 
@@ -118,13 +119,8 @@ def cores_each(masks: tuple[str | None, ...]) -> tuple[float, ...]:
 
 def _cores(mask: str | None) -> set[int]:
     # The agent cuts lists at 256 characters, so that the end of a longer one isn't known.
-    if not mask or len(mask) >= 256:
-        return set()
-    parts = [part.partition("-") for part in mask.split(",")]
-    try:
-        return {core for low, _, high in parts for core in range(int(low), min(int(high or low), 65_535) + 1)}
-    except ValueError:
-        return set()
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", mask) if mask and len(mask) < 256 else ()
+    return {core for low, high in ranges for core in range(int(low), min(int(high or low), 65_535) + 1)}
 
 
 def _few(window: Window) -> Floats:
@@ -210,8 +206,7 @@ def _oversubscribed(window: Window) -> Iterable[Match]:
     texts = "load {load_1m:,.0f}", "{threads:,.0f} threads of ranks on {cpus:.0f} CPUs"
     by_gpu = {name: of_nodes[window.node_at] for name, of_nodes in values.items()}
     hit = high[window.node_at] & np.isnan(_few(window))
-    for match in found(window, hit, 60.0, texts, by_gpu, by="node"):
-        yield replace(match, severity=WASTE)
+    yield from found(window, hit, 60.0, texts, by_gpu, by="node", severity=WASTE)
 
 
 def _foreign(window: Window) -> Iterable[Match]:
@@ -320,19 +315,14 @@ def _odd_node(window: Window) -> Iterable[Match]:
 
 
 def _fragmented(window: Window) -> Iterable[Match]:
-    infos = [info for info in window.infos.values() if any(info.mine)]
-    sizes = [sum(gpu.parent_index is None for gpu in info.hello.gpus) for info in infos]
-    granted = [
-        sum(
-            of_gpu for gpu, of_gpu in zip(info.hello.gpus, info.mine, strict=True) if gpu.parent_index is None
-        )
-        for info in infos
-    ]
-    needed = -(-sum(granted) // max(sizes, default=1))
-    if len(infos) >= 2 * max(1, needed) and all(map(int.__lt__, granted, sizes)):
-        evidence = (Evidence("nodes", len(infos), needed),)
-        signal, contrast = f"{sum(granted)} GPUs on {len(infos)} nodes", f"{needed} would hold them"
-        yield Match(None, None, window.started_at, signal, evidence, contrast, nodes=tuple(window.infos))
+    granted, count = Counter(gpu.node for gpu in window.gpus), len(window.gpus)
+    whole = {name: window.infos[name].hello.gpus for name in granted}
+    sizes = {name: sum(gpu.parent_index is None for gpu in gpus) for name, gpus in whole.items()}
+    needed = -(-count // max(sizes.values(), default=1))
+    if len(granted) >= 2 * max(1, needed) and all(granted[name] < sizes[name] for name in granted):
+        evidence = (Evidence("nodes", len(granted), needed),)
+        signal, contrast = f"{count} GPUs on {len(granted)} nodes", f"{needed} would hold them"
+        yield Match(None, None, window.started_at, signal, evidence, contrast, nodes=tuple(granted))
 
 
 # fmt: off

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 
 from gswarm_tui.fleet.findings import NOTE, WASTE
 from gswarm_tui.fleet.history import Floats
+from gswarm_tui.insight.rows import Listing
 from gswarm_tui.insight.rule import APART, LOCAL, Match, Rule
 from gswarm_tui.insight.rules.placement import cores_each, found, ranks, shared
 from gswarm_tui.insight.window import OWN_CPU, Mask, Window
@@ -36,7 +36,9 @@ def _idle(window: Window) -> Iterable[Match]:
         return
     since, used = np.fmax(window.started_at, window.ran_at), np.isfinite(window.ran_at)
     if (window.mean("util_pct", IDLE_S)[active] >= WORKING_PCT).any():
-        quiet &= window.now - since >= np.where(used, span, IDLE_S * window.scale)
+        # Somebody who tries something on one GPU, without ranks, has more time.
+        tries = active.sum() == 1 and window.rank(int(active.argmax())) is None
+        quiet &= window.now - since >= np.where(used | tries, span, IDLE_S * window.scale)
     else:
         # Nobody works: the job has ended, waits, or has never begun.
         quiet &= not used.any() and window.now - window.started_at >= span
@@ -76,9 +78,9 @@ def _tensor_unused(window: Window) -> Iterable[Match]:
     sm, tensor, dram = (_steady(window, name) for name in names)
     hit = _all_of(window, (sm >= ACTIVE_PCT) & (tensor < TENSOR_PCT) & ~(dram >= DRAM_PCT))
     texts = "tensor cores {tensor_active_pct:.0f} % active", "SMs {sm_active_pct:.0f} %"
-    for match in found(window, hit, SPAN_S, texts, {names[0]: sm, names[1]: tensor}, lost=0.0):
-        # Simulations may compute in FP64 or FP32 with good reason.
-        yield match if _in_python(window) else replace(match, severity=NOTE)
+    # Simulations may compute in FP64 or FP32 with good reason.
+    severity, values = "" if _in_python(window) else NOTE, {names[0]: sm, names[1]: tensor}
+    yield from found(window, hit, SPAN_S, texts, values, lost=0.0, severity=severity)
 
 
 def _launch_bound(window: Window) -> Iterable[Match]:
@@ -138,34 +140,37 @@ def _nvlink_unused(window: Window) -> Iterable[Match]:
     )
     # A GPU without NVLink has no such counters, so that its rate is unknown and not 0.
     hit &= (each >= 2) & (others == 0)
-    values, texts = (
-        {"nvlink_mb_s": nvlink, "pcie_mb_s": pcie},
-        ("NVLink {nvlink_mb_s:.0f} MB/s", "PCIe {pcie_mb_s:,.0f} MB/s"),
-    )
-    for match in found(window, hit, 240.0, texts, values, by="node", lost=0.0):
-        # Servers that don't know of each other have no use for NVLink.
-        yield match if _world(window)[hit].max() > 1 else replace(match, severity=NOTE)
+    values = {"nvlink_mb_s": nvlink, "pcie_mb_s": pcie}
+    texts = "NVLink {nvlink_mb_s:.0f} MB/s", "PCIe {pcie_mb_s:,.0f} MB/s"
+    # Servers that don't know of each other have no use for NVLink.
+    severity = "" if (_world(window)[hit] > 1).any() else NOTE
+    yield from found(window, hit, 240.0, texts, values, by="node", lost=0.0, severity=severity)
+
+
+def _reads(ports: Listing) -> bool:
+    """Return whether the network of a node brings much more than it takes, as from a file system."""
+    network = [port for name, port in ports.items() if "/" not in name]
+    taken, sent = (sum(port.get(way) or 0 for port in network) for way in ("rx_mb_s", "tx_mb_s"))
+    return taken > 5 * sent
 
 
 def _sockets(window: Window) -> Iterable[Match]:
     ib, net = window.mean("ib_mb_s", 120), window.mean("net_mb_s", 120)
-    works = (
-        np.bincount(window.node_at, window.active & (window.mean("util_pct", 120) >= 20), minlength=len(ib))
-        > 0
-    )
+    busy = window.active & (window.mean("util_pct", 120) >= 20)
+    works = np.bincount(window.node_at, busy, minlength=len(ib)) > 0
     hit = works & (ib < UNUSED_MB_S) & (net >= NET_MB_S)
     if hit.sum() < 2 or 2 * hit.sum() < works.sum():
         return
     for at in np.flatnonzero(hit).tolist():
         ports = window.ports.get(window.nodes[at])
         states = [port.get("state") for name, port in (ports or {}).items() if "/" in name]
-        hit[at] = ports is None or 4 in states
+        hit[at] = (ports is None or 4 in states) and not _reads(ports or {})
     by_gpu = hit[window.node_at] & window.active
     values = {"ib_mb_s": ib[window.node_at], "net_mb_s": net[window.node_at]}
     texts = "InfiniBand {ib_mb_s:.0f} MB/s", "{net_mb_s:,.0f} MB/s through sockets"
     spans = (_world(window) > np.bincount(window.node_at).max()).any()
-    for match in found(window, by_gpu, 120.0, texts, values, by="node", lost=0.0):
-        yield match if spans else replace(match, severity=NOTE)
+    severity = "" if spans else NOTE
+    yield from found(window, by_gpu, 120.0, texts, values, by="node", lost=0.0, severity=severity)
 
 
 # fmt: off
@@ -207,6 +212,6 @@ RULES = (
          "Check NCCL_IB_HCA, NCCL_IB_DISABLE and /dev/infiniband in containers (NCCL_DEBUG=INFO)",
          "TCP is several times slower than InfiniBand and takes CPU time.",
          "The world size isn't larger than a node: then it is a note.",
-         "Jobs that read their input over the network and exchange nothing.", _sockets),
+         "Jobs that read and write data over the network and exchange nothing.", _sockets),
 )
 # fmt: on
