@@ -114,7 +114,7 @@ def _print_text(found: Diagnosis, period: Period, source: QuerySource, *, everyt
     shown = named if everything else [one for one in named if not one.dismissed][:SHOWN]
     for finding in shown:
         print()
-        print_labelled(_finding_lines(finding), sys.stdout)
+        print_labelled(_finding_lines(finding, running=period.ended_at is None), sys.stdout)
     print()
     rest = [one for one in named if one not in shown]
     lines = [("more", f"{notes.counted(rest)}; --all prints them")] if rest else []
@@ -127,9 +127,10 @@ def _print_text(found: Diagnosis, period: Period, source: QuerySource, *, everyt
     print_labelled(lines, sys.stdout)
 
 
-def _finding_lines(finding: Finding) -> list[tuple[str, str]]:
+def _finding_lines(finding: Finding, *, running: bool) -> list[tuple[str, str]]:
     """Return the labelled lines of a finding in full."""
-    holds = "still holds" if finding.until is None else f"until {_local(finding.until)}"
+    holds = "still holds" if running else "until the end"
+    holds = holds if finding.until is None else f"until {_local(finding.until)}"
     cost = f", {gpu_time(3600 * finding.gpu_hours)} lost" if finding.gpu_hours > 0 else ""
     label = "dismissed" if finding.dismissed else finding.severity
     lines = [

@@ -69,7 +69,7 @@ def _facts(finding: Finding, gpus: dict[tuple[Any, Any], dict[str, Any]]) -> lis
     elif finding.node is None:
         lines.append(f"- {plural(len(finding.nodes), 'node')}: {', '.join(finding.nodes)}")
     since, until = datetime.fromtimestamp(finding.since, UTC), finding.until
-    held = "still so" if until is None else f"for {duration(until - finding.since)}"
+    held = "until the end" if until is None else f"for {duration(until - finding.since)}"
     lines.append(f"- since {since:%Y-%m-%d %H:%M:%S}, {held}")
     lines += [f"- {notes.evidence_text([one])}" for one in finding.evidence]
     if finding.gpu_hours > 0:
