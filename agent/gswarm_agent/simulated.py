@@ -23,7 +23,6 @@ from gswarm_agent.metrics import (
 )
 from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.probes.gpus.simulated import (
-    IDLE,
     UNMEASURED,
     SimulatedJob,
     Simulation,
@@ -81,7 +80,7 @@ class SimulatedNode:
             kernel="5.14.0-503.el9.x86_64",
             cpu_model="Simulated 96-core processor",
             cpus=_CPUS,
-            memory_total_mib=_HOST_MEMORY_MIB - self._simulation.index % 3 * 512,
+            memory_total_mib=_HOST_MEMORY_MIB,
             driver_version="570.86.15",
             cuda_version="12.8",
         )
@@ -118,23 +117,23 @@ class SimulatedNode:
 
     def _host(self, t: float) -> Values:
         job, key = self._job, self._job.key
-        level, writing, starved, warm = job.level(t), job.checkpoint(t), job.starved(t), job.warm(t)
+        level, writing, warm = job.level(t), job.checkpoint(t), job.warm(t)
         user = 3 + 24 * level + 30 * (1 - warm) * (t > job.delay) + 4 * noise(key + 9, t)
-        system = 1 + 4 * level + 6 * writing + 2 * starved
-        iowait = 34 * starved * (0.7 + 0.3 * noise(key + 10, t)) + 6 * writing
-        fabric = 42_000 * level * (0.85 + 0.15 * noise(key + 11, t))
+        system = 1 + 4 * level + 6 * writing
+        iowait = 6 * writing
+        fabric = 42_000 * level * job.pace(t) * (0.85 + 0.15 * noise(key + 11, t))
         cycles, ipc = 3.4 * _CPUS * (0.03 + 0.26 * level), 0.6 + 0.9 * level
-        traffic = 4_000 + 61_000 * level + 30_000 * starved
+        traffic = 4_000 + 61_000 * level
         return {
             "cpu_pct": user + system,
             "cpu_user_pct": user,
             "cpu_system_pct": system,
             "cpu_iowait_pct": iowait,
-            "cpu_busiest_pct": min(100.0, 70 + 30 * max(level, starved)) if t > job.delay else 9.0,
+            "cpu_busiest_pct": min(100.0, 70 + 30 * level) if t > job.delay else 9.0,
             "load_1m": _CPUS * (user + system + iowait) / 100,
             "memory_used_mib": round(61_000 + 240_000 * warm + 3_000 * noise(key + 12, t / 20)),
             "swap_used_mib": 0,
-            "disk_read_mb_s": 180 * level + 2_600 * starved + 3_000 * (0 < warm < 1),
+            "disk_read_mb_s": 180 * level + 3_000 * (0 < warm < 1),
             "disk_write_mb_s": 2 + 2_900 * writing,
             "net_rx_mb_s": 9 + 320 * level,
             "net_tx_mb_s": 7 + 90 * level + 1_400 * writing,
@@ -142,13 +141,13 @@ class SimulatedNode:
             "ib_tx_mb_s": fabric * (0.98 + 0.04 * noise(key + 13, t)),
             "psi_cpu_pct": 1.5 * level,
             "psi_memory_pct": 0.0,
-            "psi_io_pct": min(100.0, 70 * starved + 22 * writing),
+            "psi_io_pct": 22.0 * writing,
             "job_memory_mib": round(20_000 + 240_000 * warm),
             "job_memory_limit_mib": 1_966_080,
             "job_oom_kills": 0,
             "job_psi_cpu_pct": 1.2 * level,
             "job_psi_memory_pct": 0.0,
-            "job_psi_io_pct": min(100.0, 65 * starved + 20 * writing),
+            "job_psi_io_pct": 20.0 * writing,
             "instructions_g_s": cycles * ipc,
             "cycles_g_s": cycles,
             "ipc": ipc,
@@ -161,7 +160,7 @@ class SimulatedNode:
         }
 
     def _listings(self, t: float, first: bool) -> Dict[str, List[NamedRow]]:
-        traffic = 5_000 * self._job.level(t)
+        traffic = 5_000 * self._job.level(t) * self._job.pace(t)
         port: Values = dict.fromkeys((m.name for m in LISTINGS[PORTS] if m.kind == COUNTER), 0)
         port.update(state=4, phys_state=5, rate_gbit_s=400, rx_mb_s=traffic, tx_mb_s=traffic)
         mounts: Dict[str, Values] = {
@@ -176,7 +175,7 @@ class SimulatedNode:
     def _processes(self, t: float, first: bool) -> Tuple[ProcessSample, ...]:
         job, samples = self._job, []
         for index, gpu in enumerate(self._gpus):
-            if t < job.delay or gpu.kind == IDLE:
+            if t < job.delay:
                 continue
             level = gpu.level(t)
             values: Values = {
@@ -184,11 +183,11 @@ class SimulatedNode:
                 "sm_pct": round(100 * level),
                 "cpu_pct": 100 + 260 * level + 40 * noise(job.key + index, t),
                 "memory_mib": round(9_000 + 21_000 * job.warm(t)),
-                "read_mb_s": 22 * level + 320 * job.starved(t),
+                "read_mb_s": 22 * level,
                 "write_mb_s": 360 * job.checkpoint(t),
-                "read_calls_mb_s": 60 * level + 330 * job.starved(t),
+                "read_calls_mb_s": 60 * level,
                 "write_calls_mb_s": 1 + 360 * job.checkpoint(t),
-                "voluntary_switches_s": 900 * level + 2_600 * job.starved(t),
+                "voluntary_switches_s": 900 * level,
                 "involuntary_switches_s": 3 + 9 * level,
                 "world_size": self._simulation.nodes * self._simulation.gpus,
                 "threads": 212,

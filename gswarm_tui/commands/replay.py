@@ -61,6 +61,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             source.path.name,
             partial(add_past_session, source, recording_id),
             partial(change_past_session, source),
+            partial(dismiss_past_finding, source),
             title=title,
             theme=theme,
             metric=settings.metric,
@@ -96,6 +97,14 @@ def change_past_session(source: FileSource, session_id: str, name: str | None, n
 
     with source.released():
         change_session(source.path, int(session_id), name, note)
+
+
+def dismiss_past_finding(source: FileSource, finding_id: str, dismissed: bool) -> None:
+    """Dismiss a finding of the open file, by number, or undo that. Raises StoreError likewise."""
+    from gswarm_tui.store.recording.past_session import dismiss_finding
+
+    with source.released():
+        dismiss_finding(source.path, int(finding_id), dismissed=dismissed)
 
 
 def open_player(source: FileSource, session: str) -> tuple[Player, str, int]:

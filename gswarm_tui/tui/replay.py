@@ -1,4 +1,4 @@
-"""App that plays a finished recording. It has no hub; it changes only sessions of the recording."""
+"""App that plays a finished recording. It has no hub; it changes only sessions and findings in the file."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from gswarm_tui.tui.viewer import Viewer, ellipsis
 class ReplayApp(Viewer):
     """App over a player; ``file`` names the recording in the header.
 
-    ``add_session`` writes a session's name, start and end into the recording, and ``change`` the new name or
-    note of a session with a number, in any thread. They raise an error where that isn't possible.
+    ``add_session`` writes a session's name, start and end into the recording, ``change`` the new name or
+    note of a session with a number, and ``dismiss`` whether a finding with a number is dismissed, in any
+    thread. They raise an error where that isn't possible.
     """
 
     def __init__(
@@ -36,13 +37,14 @@ class ReplayApp(Viewer):
         file: str,
         add_session: Callable[[str, float, float], None],
         change: Callable[[str, str | None, str | None], None],
+        dismiss: Callable[[str, bool], None],
         **options: Unpack[ViewerOptions],
     ) -> None:
         super().__init__(REPLAY, **options)
         self._first_player = player
         self._file = clean(file)
         self._add_session = add_session
-        self._change = change
+        self._change, self._dismiss = change, dismiss
 
     @property
     def fleet(self) -> Fleet:
@@ -131,8 +133,12 @@ class ReplayApp(Viewer):
         """Rename a session or replace its note, in the file."""
         self.run_worker(self._write(partial(self._change, session_id, name, note)))
 
+    def dismiss_finding(self, finding_id: str, *, dismissed: bool) -> None:
+        """Dismiss a finding in the file, or undo that."""
+        self.run_worker(self._write(partial(self._dismiss, finding_id, dismissed)))
+
     async def _write(self, change: Callable[[], None]) -> bool:
-        """Change sessions in the file and read them again; return whether that was possible."""
+        """Change the file and read it again; return whether that was possible."""
         try:
             await asyncio.to_thread(change)
         except UserError as error:

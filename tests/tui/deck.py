@@ -10,7 +10,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from gswarm_tui.commands.replay import add_past_session, change_past_session
+from gswarm_tui.commands.replay import add_past_session, change_past_session, dismiss_past_finding
 from gswarm_tui.playback.player import Player, Playhead
 from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
@@ -50,7 +50,11 @@ class Deck:
         self.head = Playhead(BEGINNING + start, BEGINNING + end, BEGINNING + start, self.clock)
         self.player = Player(replay, self.head, self.clock, in_thread)
         self._unread = self.player.timeline
-        writes = partial(add_past_session, source, 1), partial(change_past_session, source)
+        writes = (
+            partial(add_past_session, source, 1),
+            partial(change_past_session, source),
+            partial(dismiss_past_finding, source),
+        )
         self.app = ReplayApp(self.player, "run.duckdb", *writes, title=title, timezone=UTC)
 
     async def settle(self, pilot: Pilot[str]) -> None:

@@ -20,6 +20,7 @@ from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_tui.fleet.events import FrameArrived, LinkChanged, NodeIntroduced, Phase, RecorderStatus
 from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.insight.live import LiveWatch
 from tests.tui.client import LocalClient, LocalHub
 
 BEGINNING = datetime(2026, 3, 2, 14, 0, tzinfo=UTC).timestamp()
@@ -128,6 +129,7 @@ class Scene:
         self.hub = LocalHub(self.fleet, clock=lambda: self.time)
         self.client = LocalClient(self.hub)
         self._simulated = simulated
+        self._watch: LiveWatch | None = None
         simulations = {
             name: Simulation(name, index, len(self.names), gpus, seed, origin_ns=0)
             for index, name in enumerate(self.names)
@@ -168,7 +170,15 @@ class Scene:
             for name in self.names:
                 if name not in self._quiet:
                     self._frame(name, groups)
+            if self._watch is not None:
+                self.hub.flush()
+                self._watch.observe(self.time)
         self.hub.flush()
+        return self
+
+    def watch(self) -> Scene:
+        """Look at the fleet with all rules from now on."""
+        self._watch = LiveWatch(self.fleet, self.hub.publish)
         return self
 
     def set_interval(self, interval_s: float) -> Scene:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from gswarm_agent.probes.gpus.simulated import hot_gpu
 from gswarm_tui.fleet.events import FindingChanged, FleetExamined
-from gswarm_tui.fleet.findings import Evidence, Finding
+from gswarm_tui.fleet.findings import Evidence, Finding, current
 from gswarm_tui.insight.rule import LOCAL, Rule
+from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.app import GswarmApp
+from tests.integration.plot_recording import recorded
 from tests.tui.conftest import app_on, line_with, screen_text, shows
+from tests.tui.deck import Deck
 from tests.tui.scene import BEGINNING, Scene, scene
 
 Matches = Callable[[GswarmApp, str], None]
@@ -191,3 +198,45 @@ async def test_gpus_are_coloured_by_cause_with_a_letter_each() -> None:
         await pilot.press("3")
         await pilot.pause()
         assert "power W" in screen_text(app), "a metric's key shows the metric again"
+
+
+async def test_demo_is_quiet_but_for_one_hot_gpu_which_the_screen_names_by_minute_four() -> None:
+    made = Scene(4, 8).connect().watch().advance(115)
+    assert [one.kind for one in made.fleet.findings.values()] == ["starting"]
+    node, gpu = hot_gpu(1, 4, 8)
+    made.advance(120)
+    app = app_on(made.recording())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        assert line_with(app, f"▲ {made.names[node]}:{gpu} · rank {8 * node + gpu} · clock 1,5")
+        assert [one.kind for one in current(made.fleet.findings.values())] == ["thermal"]
+        await pilot.press("W")
+        await pilot.pause()
+        assert "! thermal" in line_with(app, f" {made.names[node]}:{gpu} ")
+
+
+async def test_finding_of_a_recording_is_dismissed_and_opens_at_its_time(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    made, recorder = recorded(path, 2, 2, seed=1)
+    made.advance(30)
+    at = made.time - 10
+    made.hub.publish(FindingChanged(made.time, replace(HOT, node="gpu02", nodes=("gpu02",), gpu=1, since=at)))
+    made.advance(30)
+    recorder.close(made.time)
+    with closing(FileSource(path)) as source:
+        deck = Deck(source, end=65)
+        async with deck.app.run_test(size=(120, 40), notifications=True) as pilot:
+            await deck.settle(pilot)
+            deck.player.seek(made.time - 2)
+            await deck.settle(pilot)
+            await deck.press(pilot, "exclamation_mark", "enter", "d")
+            async with asyncio.timeout(30):
+                while "dismissed" not in screen_text(deck.app).splitlines()[0]:
+                    await pilot.pause(0.05)
+                    await deck.settle(pilot)
+            await deck.press(pilot, "enter")
+            await deck.settle(pilot)
+            assert deck.app.front.SCREEN == "gpu"
+            assert deck.player.wanted == at
+        kept = source.query("SELECT dismissed FROM findings").rows()
+        assert kept == [(True,)]

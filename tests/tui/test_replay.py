@@ -256,7 +256,7 @@ async def test_interval_that_cannot_be_saved_says_why(own_deck: Deck) -> None:
     def refuse(*_words: object) -> None:
         raise StoreError("run.duckdb belongs to ada")
 
-    deck.app = ReplayApp(deck.player, "run.duckdb", refuse, refuse, timezone=UTC)
+    deck.app = ReplayApp(deck.player, "run.duckdb", refuse, refuse, refuse, timezone=UTC)
     async with deck.app.run_test(size=(120, 30), notifications=True) as pilot:
         await deck.settle(pilot)
         await deck.press(pilot, "s", "greater_than_sign", "x", "enter")

@@ -1,4 +1,4 @@
-"""Sessions that are added to a finished recording, or changed in it."""
+"""Sessions that are added to a finished recording or changed in it, and findings that are dismissed there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from gswarm_tui.store.recording.batch import array
 from gswarm_tui.store.recording.database import Database
-from gswarm_tui.store.sql.schema import SESSIONS, micros
+from gswarm_tui.store.sql.schema import FINDINGS, SESSIONS, TableSchema, micros
 
 
 def add_session(path: Path, recording_id: int, name: str, started_at: float, ended_at: float) -> None:
@@ -42,11 +42,23 @@ def change_session(path: Path, session_id: int, name: str | None, note: str | No
             "FROM sessions WHERE session_id = ?",
             session_id,
         )
-        _write(database, row | {k: text for k, text in (("name", name), ("note", note)) if text is not None})
+        given = {key: text for key, text in (("name", name), ("note", note)) if text is not None}
+        _write(database, row | given)
 
 
-def _write(database: Database, row: dict[str, Any]) -> None:
-    database.write([(SESSIONS, {key: array(SESSIONS, key, [value]) for key, value in row.items()})])
+def dismiss_finding(path: Path, finding_id: int, *, dismissed: bool) -> None:
+    """Dismiss a finding of a recording that no process has open, or undo that. Raises StoreError likewise."""
+    with closing(Database(path)) as database:
+        (row,) = database.rows(
+            "SELECT * REPLACE (epoch_us(since) AS since, epoch_us(until) AS until) "
+            "FROM findings WHERE finding_id = ?",
+            finding_id,
+        )
+        _write(database, row | {"dismissed": dismissed}, FINDINGS)
+
+
+def _write(database: Database, row: dict[str, Any], table: TableSchema = SESSIONS) -> None:
+    database.write([(table, {key: array(table, key, [value]) for key, value in row.items()})])
     # Opening the file for writing created its views again, without their comments.
     database.describe()
     database.checkpoint()

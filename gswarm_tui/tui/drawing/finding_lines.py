@@ -97,13 +97,13 @@ def _number(value: float | str | None, unit: str) -> str:
     return f"{digits} {unit}".strip()
 
 
-def strip_line(values: Floats, top: float, culprits: Collection[int], cells: int, ramp: str) -> Spans:
+def strip_line(levels: Floats, culprits: Collection[int], cells: int, ramp: str) -> Spans:
     """Return one cell for each GPU or node, those of the finding in brackets; as many as fit around them."""
     room = max(8, (cells - 12) - 2 * len(culprits))
-    begin = max(0, min(min(culprits, default=0) - room // 2, len(values) - room))
+    begin = max(0, min(min(culprits, default=0) - room // 2, len(levels) - room))
     spans = [Span(" peers " + ("…" if begin else " "), "dim")]
-    steps = buckets(values / (top or 1.0))
-    for at in range(begin, min(begin + room, len(values))):
+    steps = buckets(levels)
+    for at in range(begin, min(begin + room, len(levels))):
         cell = Span(BLOCK_OF[steps[at]], f"ink{ramp}{steps[at]}")
         spans += [Span("[", "title"), cell, Span("]", "title")] if at in culprits else [cell]
-    return (*spans, Span("…" if begin + room < len(values) else "", "dim"))
+    return (*spans, Span("…" if begin + room < len(levels) else "", "dim"))

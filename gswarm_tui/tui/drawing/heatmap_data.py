@@ -10,7 +10,7 @@ import numpy.typing as npt
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, HOST_BY_NAME, HOST_COLUMNS, Metric
 from gswarm_tui.common.units import nice_ceiling
-from gswarm_tui.fleet.findings import Finding
+from gswarm_tui.fleet.findings import NOTE, Finding
 from gswarm_tui.fleet.frame_values import REASONS
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState, Standing
@@ -77,8 +77,9 @@ class HeatmapData:
         self.named = np.zeros(self.present.shape, dtype=bool)
         rows = {node.name: row for row, node in enumerate(nodes)} if found else {}
         for finding in found:
-            # What is about all nodes needs no sign at each.
-            for name in finding.nodes[: len(nodes) - 1] if finding.node is None else (finding.node,):
+            # Notes about several nodes, such as that they start, and what is about all nodes need no signs.
+            several = () if finding.severity == NOTE or len(finding.nodes) == len(nodes) else finding.nodes
+            for name in several if finding.node is None else (finding.node,):
                 if name in rows:
                     named = named_rows(finding, nodes[rows[name]])
                     self.named[rows[name], [0] if self.of_host else named] = True

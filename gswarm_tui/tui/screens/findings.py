@@ -12,7 +12,7 @@ from gswarm_tui.fleet.findings import Finding, current, in_order
 from gswarm_tui.insight.catalogue import BY_KIND, RULES
 from gswarm_tui.insight.notes import counted, exclude_line, ledger_text, what
 from gswarm_tui.tui.actions import FINDING, FINDINGS
-from gswarm_tui.tui.drawing.finding_curves import plot_of
+from gswarm_tui.tui.drawing.finding_curves import curve_lines
 from gswarm_tui.tui.drawing.finding_lines import (
     SIGNS,
     entry_lines,
@@ -188,11 +188,11 @@ class FindingScreen(ViewerScreen):
         rest = [*evidence_lines(finding.evidence, cells), heading_rule("the rule", cells)]
         rest += labelled(self._rule(finding), cells)
         room = self.lines - 3 - len(head) - len(rest)
-        plot = plot_of(finding, self.fleet)
-        if plot is None:
-            return [*head, *rest]
         height = min(CURVES_MOST, max(CURVES_LEAST, room)) | 1
-        return [*head, *plot.lines(finding, self.viewer.now(), self.time_shown, cells - 1, height), *rest]
+        curves = curve_lines(
+            finding, self.fleet, self.viewer.now(), self.time_shown, cells=cells - 1, room=height
+        )
+        return [*head, *curves, *rest]
 
     def _rule(self, finding: Finding) -> list[tuple[str, str]]:
         """Return what to do, and the rule: threshold, source, and when it is silent or wrong."""

@@ -80,7 +80,7 @@ WORDS: dict[str, Entries] = {
             f"the list ends after {LISTED_MOST} GPUs; reversed, it begins at the other end",
         ),
         ("1 min", "mean of the last minute; of counters, the latest value"),
-        ("notes", "status of a node that isn't live, throttling, process on the GPU"),
+        ("notes", "!: findings that name it; status of its node, throttling, its process"),
     ),
     FINDINGS: (
         ("gpu04:5 · …", "who, since when, by which numbers, at what cost, and what to do"),

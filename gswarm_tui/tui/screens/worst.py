@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from textual.app import ComposeResult
@@ -10,12 +10,16 @@ from textual.app import ComposeResult
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, GPU_METRICS, HOST_BY_NAME, Metric
 from gswarm_tui.common.quantities import DASH, plural
 from gswarm_tui.common.units import shown_unit
+from gswarm_tui.fleet.findings import Finding, current
 from gswarm_tui.fleet.node import NodeState, Standing
+from gswarm_tui.fleet.problems import named_rows
 from gswarm_tui.fleet.program import program
 from gswarm_tui.fleet.ranking import GpuRanking, RankedGpu
 from gswarm_tui.fleet.throttling import reason_names
 from gswarm_tui.tui.actions import WORST
+from gswarm_tui.tui.drawing.finding_lines import kind_name
 from gswarm_tui.tui.drawing.legend import label
+from gswarm_tui.tui.drawing.node_status import NAMED
 from gswarm_tui.tui.drawing.numbers import cell, digits
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
@@ -48,8 +52,10 @@ def worst_columns(metric: Metric) -> tuple[TableColumn, ...]:
     )
 
 
-def worst_row(place: int, gpu: RankedGpu, node: NodeState, metric: Metric, now: float) -> Row:
-    """Return a GPU's row; the values of a node that isn't live are faint."""
+def worst_row(
+    place: int, gpu: RankedGpu, node: NodeState, metric: Metric, now: float, *, found: Iterable[Finding] = ()
+) -> Row:
+    """Return a GPU's row with the findings that name it; the values of a node that isn't live are faint."""
     standing = node.standing(now)
     role = "text" if standing is Standing.LIVE else "dim"
     values = dict(zip(GPU_COLUMNS, node.gpus[gpu.row].tolist(), strict=True))
@@ -58,6 +64,8 @@ def worst_row(place: int, gpu: RankedGpu, node: NodeState, metric: Metric, now: 
     others = (cell(values[m.name], m) for m in BESIDE if m is not metric)
     command = no_processes(node, "no process") if process is None else clean(program(process.command or ""))
     notes, notes_role = _notes(values, command, standing)
+    if kinds := ", ".join(kind_name(one.kind) for one in found if gpu.row in named_rows(one, node)):
+        notes = joined((f"{NAMED} {kinds}", notes))
     return (
         Span(f"{place}", "dim"),
         Span(f"{clean(node.name)}:{node.facts[gpu.row].label}", "title" if role == "text" else "dim"),
@@ -115,8 +123,10 @@ class WorstGpusScreen(ViewerScreen):
             self._ranked_at = now
             self._ranked = self._ranking.update(self.fleet.nodes.values(), now)
         metric, nodes = self._ranking.metric, self.fleet.nodes
+        found = current(self.fleet.findings.values())
         rows = [
-            worst_row(place, gpu, nodes[gpu.node], metric, now) for place, gpu in enumerate(self._listed, 1)
+            worst_row(place, gpu, nodes[gpu.node], metric, now, found=found)
+            for place, gpu in enumerate(self._listed, 1)
         ]
         table.show_columns(worst_columns(metric), rows)
         if under is not None and table.cursor:

@@ -1,8 +1,9 @@
 """Simulated GPUs for demos and scale tests: one training job, computed.
 
 The seed, the node's name and the time since ``origin_ns`` determine every value, in any process. The job
-warms up and trains in epochs, with an evaluation and a checkpoint at the end of each. Some nodes have one of
-the problems of real fleets: an idle GPU, hot GPUs, or disks that are too slow for the job.
+warms up and trains in epochs, with an evaluation and a checkpoint at the end of each. After two minutes one
+GPU of the fleet overheats. All others wait for it in each step: they stay busy, draw less power and exchange
+fewer bytes.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from gswarm_agent.metrics import REASON_POWER_CAP, REASON_SW_THERMAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import FrozenSet, List, Optional, Tuple
+    from typing import List, Optional, Tuple
 
     from gswarm_agent.probes.gpus.vendor import Values
 
-IDLE, LOADER, HOT = "idle", "loader", "hot"
-_ODD = (IDLE, LOADER, HOT)
-
+HEAT_FROM_S, _HEATS_UP_S = 120.0, 15.0
+SLOWED = 0.2
+"""Share by which the hot GPU, and with it the job, is slower."""
 _EPOCH_S, _EVALUATION_S, _CHECKPOINT_S = 60.0, 5.0, 4.0
 _WARM_UP_S = 10.0
 _POWER_LIMIT_W, _IDLE_W = 700.0, 72.0
@@ -62,19 +63,9 @@ class Simulation:
 
 
 @lru_cache(maxsize=8)
-def _order(seed: int, nodes: int) -> List[int]:
-    """Return the nodes in the order in which they get problems."""
-    return random.Random(seed).sample(range(nodes), nodes)  # noqa: S311
-
-
-def traits(simulation: Simulation) -> FrozenSet[str]:
-    """Return this node's problems: three in a small fleet, one node in six of a large one."""
-    order = _order(simulation.seed, simulation.nodes)
-    odd = [kind for kind in _ODD if kind != LOADER or simulation.nodes >= 4]
-    places = range(max(len(odd), simulation.nodes // 6))
-    return frozenset(
-        odd[place % len(odd)] for place in places if order[place % simulation.nodes] == simulation.index
-    )
+def hot_gpu(seed: int, nodes: int, gpus: int) -> Tuple[int, int]:
+    """Return the node and the GPU that overheat, by their positions."""
+    return divmod(random.Random(seed).randrange(nodes * max(1, gpus)), max(1, gpus))  # noqa: S311
 
 
 def _unit(key: int, step: int) -> float:
@@ -98,7 +89,6 @@ class SimulatedJob:
 
     def __init__(self, simulation: Simulation) -> None:
         self.key = zlib.crc32(f"{simulation.seed} {simulation.node}".encode()) << 20
-        self._loader = LOADER in traits(simulation)
         # Nodes start one after the other over a few seconds, as a launcher starts them.
         self.delay = 4.0 * simulation.index / simulation.nodes + _unit(self.key, 1)
 
@@ -110,11 +100,9 @@ class SimulatedJob:
         """Return 1 while the job writes a checkpoint, else 0."""
         return 1.0 if t > _WARM_UP_S and t % _EPOCH_S > _EPOCH_S - _CHECKPOINT_S else 0.0
 
-    def starved(self, t: float) -> float:
-        """Return the share of time that GPUs wait for data, 0 to 1."""
-        if not self._loader or t < _WARM_UP_S:
-            return 0.0
-        return 0.25 + 0.75 * noise(self.key + 2, t / 7)
+    def heat(self, t: float) -> float:
+        """Return how much the hot GPU lacks cooling, 0 to 1."""
+        return min(1.0, max(0.0, (t - HEAT_FROM_S) / _HEATS_UP_S))
 
     def level(self, t: float) -> float:
         """Return the load of the GPUs, 0 to 1."""
@@ -123,14 +111,18 @@ class SimulatedJob:
             level *= 0.06
         elif t > _WARM_UP_S and t % _EPOCH_S > _EPOCH_S - _CHECKPOINT_S - _EVALUATION_S:
             level *= 0.62
-        return level * (1 - 0.8 * self.starved(t))
+        return level
+
+    def pace(self, t: float) -> float:
+        """Return the speed of the job, which is that of its slowest GPU: 1 before the heat."""
+        return 1 - SLOWED * self.heat(t)
 
 
 class SimulatedGpu:
     """One GPU of a job; adds up its power second by second."""
 
-    def __init__(self, job: SimulatedJob, index: int, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, job: SimulatedJob, index: int, *, hot: bool) -> None:
+        self._hot = hot
         self._job = job
         self._index = index
         self._key = job.key + 4096 * (index + 1)
@@ -157,23 +149,23 @@ class SimulatedGpu:
 
     def level(self, t: float) -> float:
         """Return the share of time in which kernels run, 0 to 1."""
-        if self.kind == IDLE:
-            return 0.0
         return self._job.level(t) * (1 - 0.03 * self._character - 0.03 * noise(self._key, t * 1.7))
 
     def memory_mib(self, t: float) -> int:
-        """Return the memory of the job's process, 0 without one."""
-        return 0 if self.kind == IDLE else round(620 + 69_000 * self._job.warm(t) + 2_500 * self.level(t))
+        """Return the memory of the job's process."""
+        return round(620 + 69_000 * self._job.warm(t) + 2_500 * self.level(t))
 
     def values(self, t: float) -> Values:
         """Return the values by column; times may not decrease between calls."""
-        job, level = self._job, self.level(t)
-        heat, power = self._heat(t, level), self._power(t, level)
-        hot = max(0.0, (heat - 0.4) / 0.6)
-        busy, capped = self.kind != IDLE, power > 0.985 * _POWER_LIMIT_W
-        clock = _SM_CLOCK_MAX - 25 * self._character - 90 * capped - 620 * hot if busy else 345
-        temp = 34 + 3 * self._character + 0.055 * power + 36 * heat
-        exchange = level * (0.8 + 0.2 * noise(self._key + 3, t * 2))
+        job, level, pace = self._job, self.level(t), self._job.pace(t)
+        # The hot GPU works all the time; the others wait for it for the rest of each step.
+        heat, work = (job.heat(t) * level, level) if self._hot else (0.0, level * pace)
+        power = self._power(t, level)
+        heat_noise = noise(self._key + 13, t * 3)
+        capped = power > 0.985 * _POWER_LIMIT_W
+        clock = _SM_CLOCK_MAX - 25 * self._character - 90 * capped - 1.2 * SLOWED * _SM_CLOCK_MAX * heat
+        temp = 34 + 3 * self._character + 0.055 * power + 28 * heat
+        exchange = level * pace * (0.8 + 0.2 * noise(self._key + 3, t * 2))
         nvlink = 186_000 * exchange
         while self._second < math.floor(t):
             self._joules += self._watts
@@ -181,29 +173,29 @@ class SimulatedGpu:
             self._watts = self._power(self._second + 0.5, self.level(self._second + 0.5))
         return {
             "util_pct": round(100 * level),
-            "mem_util_pct": round(62 * level * (0.9 + 0.1 * noise(self._key + 4, t))),
-            "mem_used_mib": 480 * busy + self.memory_mib(t) if busy else 4,
+            "mem_util_pct": round(62 * work * (0.9 + 0.1 * noise(self._key + 4, t))),
+            "mem_used_mib": 480 + self.memory_mib(t),
             "power_w": round(power, 1),
             "temp_c": round(temp),
             "mem_temp_c": round(temp + 4 + 6 * level),
             "sm_clock_mhz": 15 * round(clock / 15),
             "mem_clock_mhz": _MEM_CLOCK_MAX,
-            "pcie_tx_mb_s": 90 + 300 * exchange + 9_500 * job.checkpoint(t) if busy else 0.1,
-            "pcie_rx_mb_s": 120 + 2_100 * exchange * (1 - 0.5 * job.starved(t)) if busy else 0.1,
+            "pcie_tx_mb_s": 90 + 300 * exchange + 9_500 * job.checkpoint(t),
+            "pcie_rx_mb_s": 120 + 2_100 * exchange,
             "nvlink_tx_mb_s": nvlink,
             "nvlink_rx_mb_s": nvlink * (0.99 + 0.02 * noise(self._key + 5, t)),
             "energy_mj": int(1000 * (self._joules + (t - self._second) * self._watts)),
-            "clock_reasons": (REASON_POWER_CAP * capped) | (REASON_SW_THERMAL * (hot > 0)) | (not busy),
+            "clock_reasons": (REASON_POWER_CAP * capped) | (REASON_SW_THERMAL * (heat > 1.3 * heat_noise)),
             "throttle_power_pct": 4 + 20 * noise(self._key + 6, t) if capped else 0.0,
-            "throttle_thermal_pct": round(100 * hot, 1),
+            "throttle_thermal_pct": round(heat * (60 + 25 * heat_noise), 1),
             "throttle_brake_pct": 0.0,
             "ecc_corrected": 0,
             "ecc_uncorrected": 0,
-            "pstate": 0 if busy else 8,
+            "pstate": 0,
             "power_instant_w": round(power * (0.97 + 0.06 * noise(self._key + 9, t * 9)), 1),
             "temp_margin_c": round(90 - temp),
             **_HEALTH,
-            **self._activity(t, level),
+            **self._activity(t, work),
         }
 
     def _activity(self, t: float, level: float) -> Values:
@@ -219,26 +211,18 @@ class SimulatedGpu:
             "fp16_active_pct": round(100 * level * (0.03 + 0.02 * noise(self._key + 12, t)), 1),
         }
 
-    def _heat(self, t: float, level: float) -> float:
-        """Return how much a hot GPU lacks cooling, which comes and goes, 0 to 1."""
-        return max(0.0, math.sin(t / 20)) * level if self.kind == HOT else 0.0
-
     def _power(self, t: float, level: float) -> float:
-        if self.kind == IDLE:
-            return _IDLE_W + 2 * noise(self._key, t)
         wanted = 1.04 - 0.12 * self._character - 0.06 * noise(self._key + 1, t / 3)
-        wanted -= 0.3 * self._heat(t, level)
+        wanted -= (0.25 if self._hot else SLOWED) * self._job.heat(t)
         return min(_POWER_LIMIT_W, _IDLE_W + (_POWER_LIMIT_W * wanted - _IDLE_W) * level)
 
 
 def simulated_gpus(simulation: Simulation, job: SimulatedJob) -> List[SimulatedGpu]:
-    """Return the GPUs of a node: one may be idle, and heat affects two neighbours."""
-    first = int(_unit(job.key, 3) * simulation.gpus)
-    odd, kinds = traits(simulation), {}
-    for kind, offsets in ((HOT, (1, 2)), (IDLE, (0,))):
-        if kind in odd:
-            kinds.update({(first + offset) % max(1, simulation.gpus): kind for offset in offsets})
-    return [SimulatedGpu(job, index, kinds.get(index, "")) for index in range(simulation.gpus)]
+    """Return the GPUs of a node."""
+    hot = hot_gpu(simulation.seed, simulation.nodes, simulation.gpus)
+    return [
+        SimulatedGpu(job, index, hot=(simulation.index, index) == hot) for index in range(simulation.gpus)
+    ]
 
 
 @lru_cache(maxsize=8)
