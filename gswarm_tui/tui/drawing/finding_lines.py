@@ -1,4 +1,4 @@
-"""Lines about findings: the header's line, an entry of the list, evidence and peers. No I/O."""
+"""Lines about findings: the header's line, an entry of the list, and a strip of peers. No I/O."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, tzinfo
 
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
-from gswarm_tui.common.quantities import DASH, plural
-from gswarm_tui.fleet.findings import FAULT, NOTE, WASTE, Evidence, Finding
+from gswarm_tui.common.quantities import plural
+from gswarm_tui.fleet.findings import FAULT, NOTE, WASTE, Finding
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.tui.drawing.ramp import BLOCK_OF, buckets
 from gswarm_tui.tui.drawing.spans import CURSOR_MARK, Line, Span, Spans, measure
@@ -71,30 +71,6 @@ def unmeasured_words(missing: Mapping[str, Sequence[str]], nodes: int) -> str:
         some = ", ".join(map(clean, names)) if len(names) <= 3 else plural(len(names), "node")
         parts.append(kind_name(signal) + ("" if len(names) == nodes else f" ({some})"))
     return ", ".join(parts) or "nothing that the rules need"
-
-
-def evidence_lines(evidence: Sequence[Evidence], cells: int) -> list[Spans]:
-    """Return a small table of a finding's numbers: metric, value, what the peers have."""
-    rows = [
-        (kind_name(one.metric), _number(one.value, one.unit), _number(one.peers, one.unit))
-        for one in evidence
-    ]
-    wide = [max(map(width, column)) for column in zip(("evidence", "value", "peers"), *rows, strict=True)]
-    lines: list[Spans] = []
-    for at, row in enumerate([("evidence", "value", "peers"), *rows]):
-        label, value, peers = (clip(text, cells // 3) for text in row)
-        text = f"{value:>{wide[1]}}   {peers:>{wide[2]}}"
-        lines.append((Span(f" {label:<{wide[0]}}   ", "dim"), Span(text, "text" if at else "dim")))
-    return lines
-
-
-def _number(value: float | str | None, unit: str) -> str:
-    if value is None:
-        return DASH
-    if isinstance(value, str):
-        return clean(value)
-    digits = f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
-    return f"{digits} {unit}".strip()
 
 
 def strip_line(levels: Floats, culprits: Collection[int], cells: int, ramp: str) -> Spans:
