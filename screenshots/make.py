@@ -90,8 +90,8 @@ class Shot:
 
 
 def training() -> Scene:
-    """Return eight nodes in training: one lost, one waiting for data, one GPU idle; two sessions."""
-    made = scene(8, 8, 175, seed=3)
+    """Return eight nodes in training: one lost, one GPU that heat slows down; two sessions."""
+    made = Scene(8, 8, seed=3).connect().watch().advance(175)
     made.hub.start_session("warm_up", started_at=made.time - 170)
     made.hub.stop_session(made.fleet.sessions.running[0].session_id)
     made.hub.start_session("full_training", started_at=made.time - 160)
@@ -123,6 +123,9 @@ SHOTS = (
     Shot("fleet-power", training, keys=("3",)),
     Shot("fleet-512", many, title="job 4712 · gpu[01-64]"),
     Shot("fleet-8192", thousand, (200, 60), title="job 4713 · gpu[0001-1024]"),
+    Shot("findings", training, keys=("exclamation_mark",)),
+    Shot("finding", training, keys=("exclamation_mark", "enter")),
+    Shot("fleet-causes", training, keys=("c",)),
     Shot("node", training, keys=("down", "enter")),
     Shot("gpu", training, keys=("down", "right", "enter", "enter")),
     Shot("sessions", training, keys=("S", "down")),
@@ -154,13 +157,13 @@ async def live_screen(shot: Shot) -> str:
 
 
 async def moving_screens() -> list[str]:
-    """Return the frames of the moving picture: problems are visited, a node and its GPU are opened."""
+    """Return the frames of the moving picture: a finding and its GPU are opened."""
     made = training()
     app = GswarmApp(made.client, title="job 4711 · gpu[01-08]", timezone=UTC)
     app.animation_level = "none"
     frames = []
     async with app.run_test(size=(120, 34)) as pilot:
-        for key in ("", "", "n", "n", "3", "1", "enter", "enter", "", "escape", "escape", "S"):
+        for key in ("", "", "n", "3", "1", "exclamation_mark", "enter", "", "enter", "f", "c", "S"):
             made.advance(2)
             await (pilot.press(key) if key else pilot.pause())
             app.update_view()

@@ -125,7 +125,7 @@ def test_the_job_warms_up_and_writes_checkpoints() -> None:
     assert util[0] < 5
     assert memory[0] < 2_000 < 60_000 < memory[20]
     dips = [second for second in range(20, 130) if util[second] < 15]
-    assert dips == [57, 58, 59, 117, 118, 119]
+    assert dips == [59, 119]
     written = host_column(found, "disk_write_mb_s")
     assert mean(written[second - 1] for second in dips) > 100 * mean(written[20:50])
 

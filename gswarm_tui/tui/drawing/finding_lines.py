@@ -9,8 +9,10 @@ from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.findings import FAULT, NOTE, WASTE, Finding
 from gswarm_tui.fleet.history import Floats
+from gswarm_tui.insight.notes import shares
+from gswarm_tui.tui.drawing.curve import bar
 from gswarm_tui.tui.drawing.ramp import BLOCK_OF, buckets
-from gswarm_tui.tui.drawing.spans import CURSOR_MARK, Line, Span, Spans, measure
+from gswarm_tui.tui.drawing.spans import CURSOR_MARK, Line, Span, Spans, heading_rule, measure
 from gswarm_tui.tui.drawing.text import clean, clip, width, wrap
 
 SIGNS = {FAULT: ("╳", "error"), WASTE: ("▲", "warning"), NOTE: ("·", "accent")}
@@ -62,6 +64,16 @@ def kind_name(kind: str) -> str:
     """Return a kind or a signal in words."""
     metric = GPU_BY_NAME.get(kind) or HOST_BY_NAME.get(kind)
     return metric.label if metric else clean(kind).replace("_", " ")
+
+
+def ledger_bars(ledger: Mapping[str, float], cells: int) -> list[Spans]:
+    """Return a heading, and a bar for each cause as long as its share of the job's GPU time."""
+    room = max(10, cells - 2 * INDENT)
+    return [heading_rule("GPU time by cause", cells)] + [
+        (Span(f" {cause:<{INDENT}}{share:>4} %  ", "dim"), Span(bar(share / 100, room), "accent"))
+        for cause, share in shares(ledger).items()
+        if share
+    ]
 
 
 def unmeasured_words(missing: Mapping[str, Sequence[str]], nodes: int) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 HEAT_FROM_S, _HEATS_UP_S = 120.0, 15.0
 SLOWED = 0.2
 """Share by which the hot GPU, and with it the job, is slower."""
-_EPOCH_S, _EVALUATION_S, _CHECKPOINT_S = 60.0, 5.0, 4.0
+_EPOCH_S, _EVALUATION_S, _CHECKPOINT_S = 60.0, 5.0, 1.0
 _WARM_UP_S = 10.0
 _POWER_LIMIT_W, _IDLE_W = 700.0, 72.0
 _MEMORY_MIB = 81_559
@@ -98,7 +98,7 @@ class SimulatedJob:
 
     def checkpoint(self, t: float) -> float:
         """Return 1 while the job writes a checkpoint, else 0."""
-        return 1.0 if t > _WARM_UP_S and t % _EPOCH_S > _EPOCH_S - _CHECKPOINT_S else 0.0
+        return 1.0 if t > _WARM_UP_S and t % _EPOCH_S >= _EPOCH_S - _CHECKPOINT_S else 0.0
 
     def heat(self, t: float) -> float:
         """Return how much the hot GPU lacks cooling, 0 to 1."""
