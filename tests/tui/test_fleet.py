@@ -148,8 +148,15 @@ async def test_throttle_reason_comes_before_the_clock() -> None:
         assert "°C  ▲ thermal (hardware)…" in line_with("gpu01:3  util", app)
 
 
+def one_idle() -> Scene:
+    """Return four nodes of which gpu02:2 does nothing now."""
+    made = scene(4, 8, 30)
+    made.fleet.nodes["gpu02"].gpus[2, GPU_COLUMNS.index("util_pct")] = 0
+    return made
+
+
 async def test_cursor_shows_the_gpu_and_opens_the_node() -> None:
-    app = app_on(scene(4, 8, 30))
+    app = app_on(one_idle())
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("down", "l", "l")
         await pilot.pause()
@@ -216,17 +223,17 @@ async def test_legend_says_that_the_group_of_a_metric_is_switched_off() -> None:
 
 
 async def test_sort_by_metric_puts_the_lowest_first() -> None:
-    app = app_on(scene(4, 8, 30))
+    app = app_on(one_idle())
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("o", "o", "o")
         await pilot.pause()
         order = [line.split()[0] for line in screen_text(app).splitlines() if line.startswith(" gpu0")][:4]
-        assert order[0] == "gpu03"
+        assert order[0] == "gpu02"
         assert "lowest first" in screen_text(app)
 
 
 async def test_filter_applies_while_typing_and_marks_errors() -> None:
-    app = app_on(scene(4, 8, 30))
+    app = app_on(one_idle())
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("slash", *"util<5 | x")
         await pilot.press("left_parenthesis")
