@@ -23,13 +23,13 @@ PROGRAM = (13, 31, 43, 45)
 """XIDs of faults of the program, those that say most first; 45 also comes when a process is ended."""
 CLEANED_UP = 45
 NVLINK = {74, *range(144, 151)}
-HELD_S = 3600.0
-"""An XID counts for this time, or until the GPU has a new process."""
+HELD_S, SURVIVED_S = 3600.0, 600.0
+"""An XID counts for this time, or until the GPU has a new process; for less if its process survives it."""
 CASCADE_S = 120.0
 """XIDs and ended ranks that follow another fault within this time are its consequences."""
 SILENT_S = 60.0
 """A GPU that gives no sample for this time while its neighbours do is lost."""
-GONE_S = 60.0
+GONE_S = 120.0
 """A rank that restarts within this time isn't dead."""
 NVLINK_ERRORS, ABOVE_PEERS = 100, 10
 """So many errors since the start count, if they are also this many times those of the peers."""
@@ -63,9 +63,11 @@ def _facts(window: Window) -> list[_Fact]:
     facts = []
     for event in sorted(found, key=lambda one: one.at):
         at = columns.get((event.node or "", -1 if event.gpu is None else event.gpu))
-        recent = window.now - event.at <= HELD_S * window.scale
-        if at is not None and recent and not window.running_since[at] > event.at:
-            facts.append(_Fact(at, event.at, _xid(event), event.kind, event.message.split(";")[0]))
+        xid, age = _xid(event), (window.now - event.at) / window.scale
+        if at is None or age > HELD_S or window.running_since[at] > event.at:
+            continue
+        if age <= SURVIVED_S or not window.active[at] or not xid or xid in LOST:
+            facts.append(_Fact(at, event.at, xid, event.kind, event.message.split(";")[0]))
     return facts
 
 
@@ -216,7 +218,7 @@ def _waste(window: Window, since: float, at: int) -> str:
 
 def _stopped(window: Window, since: float) -> bool:
     """Return whether the GPUs that still have a process spin since a time: busy, but nothing moves."""
-    back_s = (window.now - since) / window.scale
+    back_s, fell = (window.now - since) / window.scale, list[bool]()
     for signal, least, falls in (
         *(("mem_util_pct", 5.0, 0.5), ("nvlink_mb_s", 100.0, 0.5), ("ib_mb_s", 50.0, 0.5)),
         *(("power_w", 100.0, 0.75), ("pcie_mb_s", 100.0, 0.5)),
@@ -225,8 +227,8 @@ def _stopped(window: Window, since: float) -> bool:
         steps = max(1, round((window.now - since) / window.step_s) + 2)
         before, after = series[:-steps], window.job(signal, 45)
         if np.isfinite(before).sum() >= 3 and np.isfinite(after).any() and np.nanmean(before) >= least:
-            return bool(np.nanmean(after) < falls * np.nanmean(before))
-    return False
+            fell.append(bool(np.nanmean(after) < falls * np.nanmean(before)))
+    return bool(fell) and sum(fell) >= len(fell) / 2
 
 
 def _rank_died(window: Window) -> Iterable[Match]:
@@ -339,12 +341,12 @@ RULES = (
         _pcie,
     ),
     Rule(
-        "rank_died", "A rank has died and the others wait", FAULT, LOCAL, ("processes", "util_pct"), "60 s",
-        "the process of a GPU is gone for 60 s, while at least half of the GPUs are busy and nothing moves",
-        "PyTorch: a collective waits 10 minutes for a rank; 60 s is our own",
+        "rank_died", "A rank has died and the others wait", FAULT, LOCAL, ("processes", "util_pct"), "2 min",
+        "the process of a GPU is gone for 2 min, while at least half of the GPUs are busy and nothing moves",
+        "PyTorch: a collective waits 10 minutes for a rank; 2 min is our own",
         "See the log of that rank; end the job, it won't go on by itself",
         "In lock-step the others spin in a collective until a timeout.",
-        "All processes end, or the rank restarts within a minute, or the others go on working.",
+        "All processes end, or the rank restarts in time, or the others go on working.",
         "A program that lets some ranks end early, while others compute on without memory traffic.",
         _rank_died, early=True,
     ),

@@ -11,6 +11,7 @@ from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 from gswarm_tui.fleet.findings import FAULT, WASTE, Evidence
 from gswarm_tui.insight.ledger import BURST_MB_S, STARVED_PCT, waits_for_input, written
 from gswarm_tui.insight.rule import ALIKE, APART, Match, Rule
+from gswarm_tui.insight.rules.hardware import GONE_S
 from gswarm_tui.insight.window import Window
 
 SPINS_PCT, RESTS_PCT = 90.0, 5.0
@@ -67,6 +68,9 @@ def _mean(values: npt.NDArray[np.floating]) -> float:
 
 
 def _hang(window: Window) -> Iterable[Match]:
+    # The others wait for a rank that has ended: it may restart, and if not, it is named itself.
+    if (window.now - window.ran_at[~window.active] < GONE_S * window.scale).any():
+        return
     steps_s = 3 * window.step_s / window.scale
     for seconds in (max(STUCK_S, steps_s), max(RESTS_S, steps_s)):
         util = window.gpu("util_pct", seconds)[:, window.active]

@@ -19,7 +19,7 @@ STRAIGHT = 0.9
 """The least R² of growth (Kineto's and our own threshold)."""
 LEFT_S = 1800.0
 """What lasts longer than this isn't a fault yet."""
-LEAST_GROWTH = 0.02
+LEAST_GROWTH = 0.005
 """The least growth in ``TREND_S``, as a share of the whole: less is noise."""
 SETTLED_S = 120.0
 """A process fills its caches first: growth before this age says nothing."""
@@ -96,12 +96,13 @@ def _host_memory(window: Window) -> Iterable[Match]:
             lost=costs(window, since) * float(window.active.sum()),
         )
     used, job = window.host("memory_used_mib", TREND_S), window.host("job_memory_mib", TREND_S)
+    limit = window.host("job_memory_limit_mib", TREND_S)[-1]
     total = np.array([_total_mib(window, node) for node in window.nodes])
+    total = np.where(np.isnan(total), limit, total)
     if len(used) < 4 or not (used[-1] - used[0] > LEAST_GROWTH * total).any():
         return
     # The job's memory has its page cache in it, which needn't fit: what the node can't free counts.
     grows, room = growth(used), total - used[-1]
-    limit = window.host("job_memory_limit_mib", TREND_S)[-1]
     in_job = (growth(job) > 0.5 * grows) & (limit < total)
     room = np.where(in_job, np.fmax(limit - np.fmin(job[-1], used[-1]), 0), room)
     left = _left(window, room, grows, window.step_s)
@@ -128,20 +129,24 @@ def _total_mib(window: Window, node: str) -> float:
 
 def _swap(window: Window) -> Iterable[Match]:
     swap = window.host("swap_used_mib", 600)
-    if not len(swap) or not (swap[-1] - np.nanmin(swap, axis=0, initial=np.inf) >= SWAPPED_MIB).any():
+    grown = swap[-1] - np.fmin.reduce(swap, axis=0)
+    if not (grown >= SWAPPED_MIB).any():
         return
     pressure = np.fmax(window.mean("psi_memory_pct", 60), window.mean("job_psi_memory_pct", 60))
-    grown = swap[-1] - np.nanmin(swap, axis=0, initial=np.inf)
-    for at in np.flatnonzero((grown >= SWAPPED_MIB) & (pressure >= PRESSURE_PCT)).tolist():
-        since = window.now - 60 * window.scale
+    # Without measured pressure, much more has to be swapped out.
+    held = np.where(np.isnan(pressure), grown >= 8 * SWAPPED_MIB, pressure >= PRESSURE_PCT)
+    for at in np.flatnonzero((grown >= SWAPPED_MIB) & held).tolist():
+        since, known = window.now - 60 * window.scale, bool(np.isfinite(pressure[at]))
+        cost = costs(window, since)
         yield Match(
             *(window.nodes[at], None, since, f"{grown[at]:,.0f} MiB swapped out"),
             (
                 Evidence("swap_used_mib", float(swap[-1, at]), None, "MiB"),
-                Evidence("psi_memory_pct", round(float(pressure[at])), None, "%"),
+                *([Evidence("psi_memory_pct", round(float(pressure[at])), None, "%")] if known else []),
             ),
-            details=(f"tasks wait for memory {pressure[at]:.0f} % of the time",),
-            lost=costs(window, since) * float(window.active.sum()),
+            details=(f"tasks wait for memory {pressure[at]:.0f} % of the time",) if known else (),
+            lost=cost * float(window.active.sum()),
+            severity=WASTE if known or cost else NOTE,
         )
 
 
@@ -153,9 +158,9 @@ def _disk(window: Window) -> Iterable[Match]:
     left = _left(window, free, shrinks, 60 * window.scale)
     full = (free <= np.minimum(FULL * total, FULL_MIB)) & (total > 0)
     # A file system that was full before isn't the job's: somebody lives with it.
-    fell = np.fmax.reduce(minutes, axis=0) - free > FULL * total
+    fell = np.fmax(rows.first("free_mib"), np.fmax.reduce(minutes, axis=0)) - free > FULL * total
     few = (files < FEW_FILES) & (np.fmax.reduce(rows.minutes("free_inodes", 30), axis=0) > 2 * FEW_FILES)
-    soon = (left <= LEFT_S) & (shrinks * TREND_S / 60 > LEAST_GROWTH / 4 * total)
+    soon = left <= LEFT_S
     found: dict[str, list[int]] = {}
     for at in np.flatnonzero((full | few | soon) & rows.listed).tolist():
         found.setdefault(rows.keys[at][1], []).append(at)
@@ -177,7 +182,7 @@ def _disk(window: Window) -> Iterable[Match]:
 RULES = (
     Rule(
         "gpu_memory", "A GPU's memory runs out", FAULT, APART, ("mem_used_mib",), "5 min",
-        "grows in a straight line (R² > 0.9), by 2 % of the whole in 5 min, and is full within 30 min",
+        "grows in a straight line (R² > 0.9), by 0.5 % of the whole in 5 min, and is full within 30 min",
         "TraceML (memory creep); the numbers are our own",
         "Find what grows: tensors kept with their graph, or longer sequences; "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps with fragments",
@@ -188,7 +193,7 @@ RULES = (
     ),
     Rule(
         "host_memory", "A node's memory runs out", FAULT, LOCAL, ("memory_used_mib",), "5 min; kills at once",
-        "the kernel killed a process of the job, or memory grows in a straight line (R² > 0.9), by 2 % of "
+        "the kernel killed a process of the job, or memory grows in a straight line (R² > 0.9), by 0.5 % of "
         "the whole in 5 min, and reaches the job's limit or the node's memory within 30 min",
         "ClusterCockpit (0.9 of the limit); the numbers are our own",
         "Request more memory, or start fewer data loader workers: each holds a copy of the dataset's objects",
@@ -199,7 +204,8 @@ RULES = (
     ),
     Rule(
         "swap", "A node swaps", WASTE, LOCAL, ("swap_used_mib", "psi_memory_pct"), "60 s",
-        "swap grew by 128 MiB in 10 min while tasks wait for memory for over 10 % of the time",
+        "swap grew by 128 MiB in 10 min while tasks wait for memory for over 10 % of the time; by 1 GiB if "
+        "that isn't measured",
         "our own thresholds; pressure as in the kernel's documentation of PSI",
         "Request more memory, or start fewer data loader workers",
         "Memory that is swapped out is a thousand times slower, and all ranks wait for this node.",
