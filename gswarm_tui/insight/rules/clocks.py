@@ -39,9 +39,14 @@ def _share(window: Window, counter: str, reason: str) -> Mask:
     share = np.fmax(window.gpu(counter, MINUTE), window.gpu(reason, MINUTE))
     if not (share > SHARE_PCT).any():
         return np.zeros(len(window.gpus), dtype=bool)
-    util = window.gpu("util_pct", MINUTE)
-    busy = np.isfinite(share) & ~(util < 20)
-    return window.holds(share > SHARE_PCT, busy, MINUTE) & window.settled
+    busy = np.isfinite(share) & ~(window.gpu("util_pct", MINUTE) < 20)
+    held = window.settled & window.holds(busy, busy, MINUTE)
+    # Reasons are samples: a clock held down for a third of the time has steps without any. The means
+    # of both halves count.
+    for half in np.array_split(np.arange(len(share)), 2):
+        sums = np.where(busy[half], share[half], 0.0).sum(axis=0)
+        held &= sums > SHARE_PCT * busy[half].sum(axis=0) if len(half) else True
+    return held
 
 
 def _heated(window: Window) -> Mask:
@@ -221,7 +226,7 @@ RULES = (
         LOCAL,
         (*_BUSY, "throttle_thermal_pct"),
         "60 s",
-        "thermal throttling in more than 10 % of busy time, in 90 % of the steps; costs time from 9 % on",
+        "thermal throttling in more than 10 % of busy time, in both halves; costs time from 9 % on",
         "Omnistat, DCGM; 10 % is our own threshold",
         _SWAP + ": its cooling needs a look",
         "A GPU that overheats lowers its clock. In lock-step all others wait for it.",
@@ -236,7 +241,7 @@ RULES = (
         LOCAL,
         (*_BUSY, "throttle_brake_pct"),
         "60 s",
-        "power brake (reason 0x80, or 0x8 without heat) in more than 10 % of busy time, in 90 % of the steps",
+        "power brake (reason 0x80, or 0x8 without heat) in more than 10 % of busy time, in both halves",
         "NVML: HwPowerBrakeSlowdown, HwSlowdown; 10 % is our own threshold",
         "Tell the site: the power feed of {nodes} brakes its GPUs",
         "An overloaded power supply or a rack's control brakes GPUs. Nodes that brake together share it.",

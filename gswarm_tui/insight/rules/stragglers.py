@@ -24,6 +24,8 @@ WAITING_PCT, FED_PCT, STARVED_POINTS = 90.0, 10.0, 7.0
 """The others wait at such a utilization; the one without input has so much less, but isn't idle."""
 ALIKE = 0.05
 """GPUs of one slot or node whose means differ by at most this share do the same."""
+POWER_LEAD = 0.04
+"""A GPU that waits for others draws about half its power, so that this is a loss of 8 %."""
 MOST = 8
 """At most one in so many GPUs is an odd one out; more are a pattern."""
 
@@ -60,25 +62,28 @@ def _slow_gpu(window: Window) -> Iterable[Match]:
     if settled is None:
         return
     signal, lead = leads(window, FOUR_MIN)
-    if not (lead >= COSTS - 0.005).any():
-        return
+    # While the slow one draws its usual power, those that wait for it draw less, though not by as much.
+    least, usual, by_power = COSTS - 0.005, np.ones(len(lead)), not (lead >= COSTS - 0.005).any()
+    if by_power:
+        signal, least, usual = "power_w", POWER_LEAD, window.early("power_w")
+        power = window.mean(signal, FOUR_MIN) / usual
+        lead = 1.0 - window.peers(power, settled) / power
+        if not (lead >= least).any():
+            return
     early, since = _early_lead(window, signal), window.now - FOUR_MIN * window.scale
     # What GPUs did from the start, as the stages of a pipeline do, is not what slows the job now.
     gained = lead - np.maximum(0.0, early)
-    new = gained >= COSTS - 0.005
-    ahead = new if new.any() else lead >= COSTS - 0.005
+    new = lead >= least if by_power else gained >= least
+    ahead = new if new.any() else lead >= least
     if ahead.sum() > max(1, int(settled.sum()) // MOST):
         return
     # Where work is uneven from step to step, as with experts or packed sequences, the leader changes.
-    shares = np.array(
-        [
-            1.0 - window.peers(one, settled) / np.where(one > 0, one, np.nan)
-            for one in _minutes(window, signal)
-        ]
-    )
-    ahead &= (shares >= COSTS / 3).all(axis=0) & ~(np.median(shares, axis=0) > TOO_FAR)
+    minutes = _minutes(window, signal) / usual
+    shares = np.array([1.0 - window.peers(one, settled) / np.where(one > 0, one, np.nan) for one in minutes])
+    ahead &= (shares >= least / 3).all(axis=0) & ~(np.median(shares, axis=0) > TOO_FAR)
     slower = slowdown(window, since)
-    busy, peers = window.mean(signal, FOUR_MIN), window.peers(window.mean(signal, FOUR_MIN), settled)
+    busy = window.mean(signal, FOUR_MIN)
+    peers = window.peers(busy, settled)
     comparable = len(window.nodes) >= 4 or window.pp > 1
     spinning = window.peers(window.mean("util_pct", FOUR_MIN), settled)
     clock = window.mean("sm_clock_mhz", FOUR_MIN)
@@ -88,10 +93,12 @@ def _slow_gpu(window: Window) -> Iterable[Match]:
         # Stages without replicas can't be told from a slow GPU, and servers differ by their requests.
         if always and not (comparable and lead[at] >= FROM_START and spinning[at] >= WAITING_PCT):
             continue
-        if not always and slower is not None and slower < SLOWER and not window.is_open("slow_gpu", at):
+        costs = slower >= SLOWER if slower is not None else not by_power
+        if not (always or costs or window.is_open("slow_gpu", at)):
             continue
         others = int(settled.sum()) - 1
-        evidence = [Evidence(signal, round(float(busy[at]), 1), round(float(peers[at]), 1), "%")]
+        unit = "W" if by_power else "%"
+        evidence = [Evidence(signal, round(float(busy[at]), 1), round(float(peers[at]), 1), unit)]
         if np.isfinite(clock[at]):
             evidence.append(
                 Evidence("sm_clock_mhz", round(float(clock[at])), round(float(clocks[at])), "MHz")
@@ -100,9 +107,9 @@ def _slow_gpu(window: Window) -> Iterable[Match]:
             window.gpus[at].node,
             at,
             window.started_at if always else since,
-            f"waits least: busy {busy[at]:.0f} %",
+            f"waits least: {'draws' if by_power else 'busy'} {busy[at]:.0f} {unit}",
             tuple(evidence),
-            f"the other {others} {peers[at]:.0f} %",
+            f"the other {others} {peers[at]:.0f} {unit}",
             ("from the start",) if always else (),
             # The lead overestimates the loss: nobody computes while all communicate.
             lost=(slower if slower is not None and slower >= SLOWER else float(lead[at])) * others,
@@ -129,8 +136,6 @@ def _input_straggler(window: Window) -> Iterable[Match]:
         here = window.node_at == node
         mine: list[int] = np.flatnonzero(low & here).tolist()
         single = len(mine) == 1 and int((settled & here).sum()) > 1
-        if len(mine) > 1 and 3 * len(mine) < 2 * int((settled & here).sum()):
-            continue
         cost = float(np.median(1.0 - util[mine] / peers[mine]))
         host = _host_evidence(window, node, mine)
         at_once = bool(always[mine].all())
@@ -141,7 +146,7 @@ def _input_straggler(window: Window) -> Iterable[Match]:
             if not host:
                 continue
         # If the job loses far more than the GPU idles, it isn't this GPU's input that it waits for.
-        elif slower is None or not SLOWER - SLOWER * known <= slower <= 1.5 * cost + 0.1:
+        elif slower is None or not SLOWER - SLOWER * known <= slower <= 2 * cost + 0.2:
             continue
         others = int(settled.sum()) - len(mine)
         yield Match(
