@@ -62,7 +62,8 @@ def run(job: Job, rules: Sequence[Rule] = RULES, pp: int = 0) -> Told:
         of_step.append(tick)
         if len(of_step) * job.tick_s > step_s - 1e-6:
             _push(window, of_step)
-            changes += [(tick.age, finding) for finding in watch.look(window)]
+            with np.errstate(all="ignore"):
+                changes += [(tick.age, finding) for finding in watch.look(window)]
             of_step = []
     changes += [(job.seconds, finding) for finding in watch.open]
     return Told(changes, watch.ledger.totals(), window)

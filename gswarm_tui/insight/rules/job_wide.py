@@ -27,6 +27,8 @@ STOPPED = {
 }
 """Signals of work: the share of their highest minute below which work has stopped, and the least height
 that says anything. A GPU that only spins draws 30 to 50 % of the power."""
+STILL_DRAWN = 0.85
+"""A share of the power that says nothing: work that draws little is near what spinning draws."""
 FALLEN = 0.2
 """Loss of bytes from which the fabric counts as slow: packed sequences lose up to 4 % over 240 s."""
 STALLED_PCT, BLOCKED_PCT, SLOW_MOUNT_MS = 20.0, 20.0, 100.0
@@ -109,7 +111,10 @@ def _stopped(window: Window, seconds: float) -> tuple[list[Evidence], float]:
         limit = max(share * before, 2.5 if found.unit == "%" else 0.0)
         # One GPU that works, as in an evaluation, hides in the mean of all.
         among = slice(None) if signal == "ib_mb_s" else window.active
-        if np.nanmax(window.mean(signal, seconds)[among], initial=0.0) > limit:
+        most = np.nanmax(window.mean(signal, seconds)[among], initial=0.0)
+        if signal == "power_w" and limit < most <= STILL_DRAWN * before:
+            continue
+        if most > limit:
             return [], since
         moving = np.flatnonzero(series > limit)
         last = int(moving[-1]) if moving.size else -1
