@@ -30,6 +30,8 @@ HISTORY_S = 600.0
 """Rules compare with what was before: they look this long before the start of a session, too."""
 SILENT_S = 900.0
 """A longer time without any sample, as between two attempts of a job, is left out."""
+LONG_S = 6 * 3600.0
+"""Longer recordings are read in steps of twice the length, so that half a day takes less than 20 s."""
 CHUNK_STEPS, CHUNK_CELLS = 360, 100_000
 """Steps that are read at once, at most: half an hour at 5 s, in large fleets fewer."""
 HELD_INTERVALS = 1.5
@@ -111,7 +113,7 @@ def windows(
     if first is None:
         return
     interval_s = min(interval_ms for _, interval_ms in reader.intervals(micros(end))) / 1000
-    step_s = max(STEP_S * scale, interval_s)
+    step_s = max(STEP_S * scale * (2 if end - start > LONG_S * scale else 1), interval_s)
     start, end = max(start, first - step_s), min(end, last + SILENT_S)
     window = Window(tuple(reader.names), {}, step_s, scale, pp, user)
     feed = _Feed(reader, step_s)
