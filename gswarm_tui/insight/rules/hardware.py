@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gswarm_agent.metrics import GPU_BY_NAME
 from gswarm_tui.fleet.events import EventLogged, json_object
 from gswarm_tui.fleet.findings import FAULT, NOTE, WASTE, Evidence
 from gswarm_tui.insight.effect import costs
@@ -142,7 +143,7 @@ def _memory_error(window: Window) -> Iterable[Match]:
             alone = (grown >= least) & ((least == 1) | (grown > ABOVE_PEERS * peers))
             for at in set(np.flatnonzero(alone).tolist()) - named:
                 named.add(at)
-                words = f"{grown[at]:,.0f} new {counter.replace('_', ' ')}"
+                words = f"{GPU_BY_NAME[counter].label}: {grown[at]:,.0f} more"
                 evidence = Evidence(counter, float(grown[at]), float(peers[at]) if peers[at] >= 0 else None)
                 yield _match(window, at, window.now, words, evidence, severity=severity)
 
@@ -259,7 +260,7 @@ def _rank_died(window: Window) -> Iterable[Match]:
         yield Match(
             *(window.nodes[node], at, float(ended_at[here].min())),
             "its process is gone" if at is not None else f"{len(here)} processes are gone",
-            (Evidence("pid", 0 if last is None else last.pid),),
+            (Evidence("processes", 0, len(here)),),
             f"the other {waits.sum()} GPUs wait",
             () if last is None else (f"pid {last.pid}",),
             lost=float(waits.sum()),

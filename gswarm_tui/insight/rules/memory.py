@@ -91,7 +91,7 @@ def _host_memory(window: Window) -> Iterable[Match]:
         since = window.now - (len(kills) - 1 - first) * window.step_s
         count = float(np.nanmax(kills[:, at]) - np.nanmin(kills[:, at]))
         yield Match(
-            *(window.nodes[at], None, since, f"the kernel killed {count:.0f} processes for lack of memory"),
+            *(window.nodes[at], None, since, f"{count:.0f} × out of memory: the kernel killed processes"),
             (Evidence("job_oom_kills", count, 0.0),),
             lost=costs(window, since) * float(window.active.sum()),
         )

@@ -28,8 +28,6 @@ LIMITS = {
     "local_ack_timeout_err": 1.0,
     "link_error_recovery": 5 / 60,
     "carrier_changes": 2 / 60,
-    "rx_errors": 10.0,
-    "tx_errors": 10.0,
 }
 """Growth a second above which a counter of a port counts (NVSentinel); the first two end connections."""
 
@@ -90,18 +88,20 @@ def _port_errors(window: Window) -> Iterable[Match]:
     for counter, limit in LIMITS.items():
         growth = np.diff(rows.minutes(counter, 4 if limit else 10), axis=0)
         # A counter that was reset starts again from 0.
-        grown = np.where(growth > 0, growth, 0.0).sum(axis=0) / (60 * window.scale * len(growth))
+        grown = np.where(growth > 0, growth, 0.0).sum(axis=0)
+        grown = grown / (60 * window.scale * len(growth)) if limit else grown
         places = np.flatnonzero((grown > limit) & ~_down(rows)[0]).tolist()
         # Most ports alike are a fabric that is congested, or a switch.
         for at in places if len(places) <= max(1, len(rows.keys) / 2) else ():
             node, name = rows.keys[at]
-            evidence = Evidence(f"{name} {counter}", float(f"{grown[at]:.3g}"), limit, "1/s")
+            unit = "1/s" if limit else "events"
+            evidence = Evidence(f"{name} {counter}", float(f"{grown[at]:.3g}"), limit, unit)
             found.setdefault(node, []).append(evidence)
     for node, grown_ones in found.items():
         since, worst = window.now - 60 * window.scale, grown_ones[0]
         cost = costs(window, since)
         yield Match(
-            *(node, None, since, f"port {worst.metric} grows by {worst.value}/s", tuple(grown_ones)),
+            *(node, None, since, f"port {worst.metric} + {worst.value:g} {worst.unit}", tuple(grown_ones)),
             lost=cost * float(window.active.sum()),
             severity=WASTE if cost else NOTE,
         )
