@@ -26,8 +26,10 @@ def not_measured(window: Window, rules: Sequence[Rule]) -> dict[str, list[str]]:
 def _without(window: Window, signal: str) -> list[str]:
     if signal in _GPU or signal in NEWEST:
         values = window.gpu(signal, 60.0) if signal in _GPU else window.value(signal)[np.newaxis]
-        known = {window.gpus[at].node for at in np.flatnonzero(np.isfinite(values).any(axis=0)).tolist()}
-        return [name for name in dict.fromkeys(gpu.node for gpu in window.gpus) if name not in known]
+        nodes = len(window.nodes)
+        known = np.bincount(window.node_at[np.isfinite(values).any(axis=0)], minlength=nodes) > 0
+        without = ~known & (np.bincount(window.node_at, minlength=nodes) > 0)
+        return [window.nodes[at] for at in np.flatnonzero(without).tolist()]
     if signal in _HOST:
         lacking = ~np.isfinite(window.host(signal, 60.0)).any(axis=0)
         return [window.nodes[at] for at in np.flatnonzero(lacking).tolist()]

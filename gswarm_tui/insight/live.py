@@ -24,7 +24,7 @@ from gswarm_tui.insight.window import STEP_S, NodeInfo, Step, Window
 
 LOOK_S = 1.0
 """The fleet's newest values are read this often."""
-LEAST_TURNS, MOST_TURNS, NODES_A_TURN = 5, 30, 8
+LEAST_TURNS, MOST_TURNS, NODES_A_TURN = 5, 30, 4
 """Processes, ports and mounts of some nodes are read at each look; all nodes had their turn after so many."""
 COVERAGE_STEPS = 12
 """What isn't measured is determined every so many steps."""

@@ -315,6 +315,8 @@ def _odd_node(window: Window) -> Iterable[Match]:
 
 
 def _fragmented(window: Window) -> Iterable[Match]:
+    if window.steps % max(1, round(60 * window.scale / window.step_s)):
+        return
     granted, count = Counter(gpu.node for gpu in window.gpus), len(window.gpus)
     whole = {name: window.infos[name].hello.gpus for name in granted}
     sizes = {name: sum(gpu.parent_index is None for gpu in gpus) for name, gpus in whole.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 
 from gswarm_agent.metrics import PROCESS_COLUMNS
 from gswarm_tui.fleet.findings import CANNOT_TELL, NOTE, WASTE, Evidence
@@ -202,20 +203,23 @@ def _uneven(window: Window) -> Iterable[Match]:
         if 2 * usable.sum() <= settled.sum() or np.ptp(mean[usable]) < COSTS * mean[usable].max():
             continue
         for by, place in (("slot", window.slot), ("node", window.node_at)):
-            groups = [np.flatnonzero(usable & (place == one)) for one in np.unique(place[usable])]
-            if len(groups) < 2 or (len(window.nodes) > 1 and max(len(group) for group in groups) < 2):
+            # The GPUs of one group follow each other.
+            ordered = np.flatnonzero(usable)[np.argsort(place[usable], kind="stable")]
+            _, starts, sizes = np.unique(place[ordered], return_index=True, return_counts=True)
+            if len(starts) < 2 or (len(window.nodes) > 1 and sizes.max() < 2):
                 continue
-            middles = [np.array([np.median(of[group]) for group in groups]) for of in (mean, early)]
-            alike = all(np.ptp(mean[group]) <= ALIKE * mean[group].mean() for group in groups)
+            middles = [_medians(of[ordered], starts, sizes) for of in (mean, early)]
+            spread = np.maximum.reduceat(mean[ordered], starts) - np.minimum.reduceat(mean[ordered], starts)
+            alike = bool((spread <= ALIKE * np.add.reduceat(mean[ordered], starts) / sizes).all())
             lost = [1.0 - middle.min() / middle.max() for middle in middles]
             most = int(middles[0].argmax())
             if not (alike and min(lost) >= COSTS and middles[1][most] >= 0.97 * middles[1].max()):
                 continue
             nodes = tuple(dict.fromkeys(window.gpus[at].node for at in np.flatnonzero(usable).tolist()))
             name = (
-                f"slot {window.slot[groups[most][0]]}"
+                f"slot {window.slot[ordered[starts[most]]]}"
                 if by == "slot"
-                else window.nodes[window.node_at[groups[most][0]]]
+                else window.nodes[window.node_at[ordered[starts[most]]]]
             )
             yield Match(
                 None,
@@ -235,6 +239,13 @@ def _uneven(window: Window) -> Iterable[Match]:
                 nodes=nodes,
             )
             return
+
+
+def _medians(values: Floats, starts: npt.NDArray[np.intp], sizes: npt.NDArray[np.intp]) -> Floats:
+    """Return the median of each group of values that follow each other."""
+    order = np.lexsort((values, np.repeat(np.arange(len(starts)), sizes)))
+    middle: Floats = (values[order[starts + (sizes - 1) // 2]] + values[order[starts + sizes // 2]]) / 2
+    return middle
 
 
 def _starting(window: Window) -> Iterable[Match]:
