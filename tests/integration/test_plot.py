@@ -122,7 +122,7 @@ def test_plot_names_session_nodes_metrics_marks_and_times(training: Path) -> Non
     assert "full_training" in texts
     assert {"warm_up", "evaluation", "epoch 1", "epoch 8", "loss (from marks)"} <= set(texts)
     assert {"gpu01", "gpu06", "GPU util (%)", "Power (W)", "Memory used (GiB)"} <= set(texts)
-    assert {"link lost", "xid", "throttle"} <= set(texts)
+    assert {"link lost", "xid"} <= set(texts)
     assert "local time, CET (UTC+0100)" in texts
     assert {"15:02", "15:10"} <= set(texts)  # 14:00 UTC
     assert any(text.startswith("2026-03-02 15:00:10 – 15:10:") for text in texts)
