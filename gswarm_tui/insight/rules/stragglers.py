@@ -271,7 +271,7 @@ def _cannot_tell(window: Window) -> Iterable[Match]:
         return
     since = window.now - FOUR_MIN * window.scale
     slower = slowdown(window, since)
-    if slower is None or slower < 0.1:
+    if slower is None or slower < 0.1 or not _steadily_slower(window):
         return
     nodes = tuple(dict.fromkeys(gpu.node for gpu in window.gpus))
     yield Match(
@@ -284,6 +284,20 @@ def _cannot_tell(window: Window) -> Iterable[Match]:
         ("cannot tell which rank",),
         nodes=nodes,
     )
+
+
+def _steadily_slower(window: Window) -> bool:
+    """Return whether each of the last four minutes was slower than usual, and nearly all GPUs were busy.
+
+    Sequences of different lengths make single minutes slow; in an evaluation most GPUs rest.
+    """
+    busy = window.gpu("util_pct", FOUR_MIN)[:, window.active] >= 20
+    for signal in ("nvlink_mb_s", "ib_mb_s", "mem_util_pct", "power_w"):
+        usual = float(np.median(np.nan_to_num(window.job(signal, 3600))))
+        if usual > 1:
+            parts = np.array_split(np.nan_to_num(window.job(signal, FOUR_MIN)), 4)
+            return bool(busy.mean() >= 0.9 and max(float(part.mean()) for part in parts) < 0.95 * usual)
+    return False
 
 
 RULES = (
