@@ -92,10 +92,12 @@ def _launch_bound(window: Window) -> Iterable[Match]:
     hit = (util >= LAUNCH_PCT) & (sm < SM_PCT) & (power < POWER_SHARE * limit)
     if not _all_of(window, hit).any():
         return
-    # Ranks that wait for others look alike: they hardly read their memory, or drew more power before.
-    before, memory = window.job("power_w", 3600), window.mean("mem_util_pct", SPAN_S)
+    # Ranks that wait for others look alike: they hardly read their memory, or did more before.
+    memory = window.mean("mem_util_pct", SPAN_S)
     hit &= ~(memory < 5) & ~(memory >= MEMORY_PCT) & ~(window.mean("dram_active_pct", SPAN_S) >= DRAM_PCT)
-    hit &= power >= 0.8 * np.percentile(before[np.isfinite(before)], 75)
+    for signal, now in (("power_w", power), ("sm_active_pct", sm)):
+        before = window.job(signal, 3600)
+        hit &= now >= 0.8 * np.percentile(before[np.isfinite(before)], 75)
     busy_cpu = window.mean(OWN_CPU, SPAN_S) >= 90
     values = {"util_pct": util, "sm_active_pct": sm, "power_w": power}
     texts = "SMs {sm_active_pct:.0f} % active", "{util_pct:.0f} % busy at {power_w:.0f} W"
@@ -192,7 +194,7 @@ RULES = (
          "KempnerPulse; NVIDIA calls SMs under 50 % likely ineffective",
          "Try a larger batch, CUDA graphs or torch.compile",
          "A GPU that waits for each next small kernel counts as busy, but computes little.",
-         "A GPU hardly reads its memory, or drew more power before: then it waits for others.",
+         "A GPU hardly reads its memory, or did more before: then it waits for others.",
          "Jobs that wait for the network from the start.", _launch_bound),
     Rule("cpu_instead", "The CPU computes what the GPU should", WASTE, LOCAL, ("util_pct", "processes"),
          "5 min", "a rank at all of its cores or four, its GPU unused, 12 min after the start", "jobstats",
