@@ -129,8 +129,8 @@ def causes(
     usual = np.nanmedian(clock[active]) if np.isfinite(clock[active]).any() else np.nan
     throttled = active & held & (clock < 0.9 * usual)
     cause, lost = np.where(throttled, THROTTLED, cause), np.where(throttled, 1 - clock / usual, lost)
-    writes = written(window, 3600.0)
-    if len(writes) and np.nanmax(writes[-3:], initial=0.0) >= max(BURST_MB_S, 3 * _median(writes)):
+    writes = np.nan_to_num(written(window, 3600.0))
+    if len(writes) and writes[-3:].max() >= max(BURST_MB_S, 3 * float(np.median(writes))):
         cause[(lost > 0) & ~throttled] = CHECKPOINT
     if starting:
         cause[util < STARTING_PCT] = STARTING
@@ -174,8 +174,3 @@ def written(window: Window, seconds: float) -> Floats:
     disks = window.job("disk_write_mb_s", seconds) * len(window.nodes)
     found: Floats = np.fmax(disks, window.job(WRITTEN, seconds))
     return found
-
-
-def _median(values: Floats) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if known.size else 0.0

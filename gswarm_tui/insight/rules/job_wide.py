@@ -29,13 +29,13 @@ STOPPED = {
 that says anything. A GPU that only spins draws 30 to 50 % of the power."""
 STILL_DRAWN = 0.85
 """A share of the power that says nothing: work that draws little is near what spinning draws."""
-FALLEN = 0.2
+FALLEN = 0.1
 """Loss of bytes from which the fabric counts as slow: packed sequences lose up to 4 % over 240 s."""
 STALLED_PCT, BLOCKED_PCT, SLOW_MOUNT_MS = 20.0, 20.0, 100.0
 """GPUs this busy starve, while tasks wait for I/O for this share of the time or mounts take this long."""
 MOVES_MB_S = 50.0
 """GPUs that exchange less than this don't train together."""
-DIP, CHECKPOINT_SHARE = 0.5, 0.05
+DIP, CHECKPOINT_SHARE = 0.5, 0.06
 """Share of its usual work below which a job is in a dip, and share of the time that is worth a finding."""
 _STATISTIC_S, _HOUR_S = 240.0, 3600.0
 
@@ -67,6 +67,11 @@ def _evidence(signal: str, value: float, before: float | None = None) -> Evidenc
 def _mean(values: npt.NDArray[np.floating]) -> float:
     known = values[np.isfinite(values)]
     return float(known.mean()) if known.size else np.nan
+
+
+def _writes(window: Window, seconds: float) -> bool:
+    """Return whether the job writes for most of the time; a checkpoint is a burst."""
+    return bool((written(window, seconds) > BURST_MB_S).mean() > 0.5)
 
 
 def _hang(window: Window) -> Iterable[Match]:
@@ -125,50 +130,55 @@ def _stopped(window: Window, seconds: float) -> tuple[list[Evidence], float]:
 
 def _fabric(window: Window) -> Iterable[Match]:
     signal = "mem_util_pct" if window.highest("mem_util_pct") >= 5 else "power_w"
-    before, now = _before_and_now(window, "ib_mb_s")
-    last = _mean(window.job("ib_mb_s", 60))
-    fallen = 1 - max(now, last) / before if before >= MOVES_MB_S else 0.0
-    # Where the last minute has no bytes at all, the job hangs or does something else.
-    if fallen < FALLEN or last < 0.1 * before:
+    before, minutes = _before_and_now(window, "ib_mb_s")
+    now = _mean(minutes)
+    fallen = before >= MOVES_MB_S and now <= (1 - FALLEN) * before
+    # A pause of a minute or two, as for an evaluation, takes nearly all bytes of some minutes only.
+    if not fallen or not (0.4 * before <= minutes.min() and minutes.max() <= (1 - FALLEN / 2) * before):
         return
     # GPUs that compute more between two exchanges, or more slowly at lower clocks, move less, too.
     worked, works = _before_and_now(window, signal)
-    clocked, clock = _before_and_now(window, "sm_clock_mhz")
+    clocked, clocks = _before_and_now(window, "sm_clock_mhz")
     waits = (window.mean("util_pct", _STATISTIC_S)[window.active] >= SPINS_PCT).all()
-    if not waits or not works <= 0.9 * worked or clock < 0.97 * clocked:
+    if not waits or not _mean(works) <= 0.95 * worked or _mean(clocks) < 0.97 * clocked:
         return
     # In lock-step, a GPU that holds up all others waits least: then that one is the cause.
-    values = window.mean(signal, _STATISTIC_S)
-    odd = (values / window.peers(values) - 1)[window.active]
-    if np.nanmax(odd, initial=0.0) > 0.07 or _mean(written(window, _STATISTIC_S)) > BURST_MB_S:
+    odd = [
+        (values / window.peers(values) - 1)[window.active]
+        for values in (window.mean(name, _STATISTIC_S) for name in (signal, "sm_clock_mhz"))
+    ]
+    alone = np.nanmax(odd[0], initial=0.0) > 0.07 or np.nanmin(odd[1], initial=0.0) < -0.05
+    if alone or _writes(window, _STATISTIC_S):
         return
     yield _match(
         window,
         window.now
         - int((window.job("ib_mb_s", 2 * _STATISTIC_S) < (before + now) / 2).sum()) * window.step_s,
         f"{now:,.0f} MB/s between nodes",
-        (_evidence("ib_mb_s", now, before), _evidence(signal, works, worked)),
-        1 - works / worked,
+        (_evidence("ib_mb_s", now, before), _evidence(signal, _mean(works), worked)),
+        1 - _mean(works) / worked,
         "all GPUs wait alike",
         contrast=f"{before:,.0f} before",
     )
 
 
-def _before_and_now(window: Window, signal: str) -> tuple[float, float]:
-    """Return what the job had for most of the last hour, and its mean over the last minutes."""
-    steps = len(window.job(signal, _STATISTIC_S))
+def _before_and_now(window: Window, signal: str) -> tuple[float, npt.NDArray[np.float64]]:
+    """Return what the job usually had in the hour before, and its means of the last four minutes."""
+    steps = max(1, len(window.job(signal, 60)))
     series = window.job(signal, _HOUR_S)
-    means = np.array([_mean(part) for part in series[len(series) % steps :].reshape(-1, steps)])
-    if len(means) < 3 or not np.isfinite(means[:-1]).any():
-        return np.nan, np.nan
-    return float(np.nanpercentile(means[:-1], 75)), float(means[-1])
+    minutes = np.array([_mean(part) for part in series[len(series) % steps :].reshape(-1, steps)])
+    before, now = minutes[:-5], minutes[-4:]
+    # Starts and pauses are no work; while a finding is open, the part of the hour before it has to count.
+    before = before[before >= 0.3 * np.nanmax(before, initial=0.0)]
+    usual = 75 if ("fabric", None, None) in window.open else 50
+    return (float(np.percentile(before, usual)) if len(before) >= 2 else np.nan), now
 
 
 def _stalled(window: Window) -> list[str]:
     """Return the nodes whose GPUs have starved for a minute while their tasks wait for storage."""
     util = window.gpu("util_pct", STUCK_S)
     low = window.holds(util < STALLED_PCT, np.isfinite(util), STUCK_S) & window.active
-    if not low.any() or _mean(written(window, STUCK_S)) > BURST_MB_S:
+    if not low.any() or _writes(window, STUCK_S):
         return []
     waits = np.fmax(_pressure(window, STUCK_S), window.mean("cpu_iowait_pct", STUCK_S)) >= BLOCKED_PCT
     blocked = np.array([one.state == "D" for one in window.listed.samples], dtype=bool)
@@ -230,9 +240,8 @@ def _input(window: Window) -> Iterable[Match]:
     busy, blocked, core = waits_for_input(window, _STATISTIC_S)
     parts = np.array_split(window.job("util_pct", _STATISTIC_S), 4)
     steady = blocked[here].all() or min(_mean(part) for part in parts if len(part)) >= RESTS_PCT
-    # A checkpoint is a burst: most of the time, nothing is written.
-    writes = float(np.median(np.nan_to_num(written(window, _STATISTIC_S)))) > BURST_MB_S
-    if not (busy | blocked)[here].all() or not steady or writes or not _trains(window):
+    fed = (busy | blocked)[here].all() and not _writes(window, _STATISTIC_S)
+    if not fed or not steady or not _trains(window):
         return
     yield _match(
         window,
@@ -252,7 +261,7 @@ def _trains(window: Window) -> bool:
     """Return whether the GPUs exchange bytes; without a known exchange, whether the job is past its start."""
     exchange = [(window.highest(name), window.job(name, _STATISTIC_S)) for name in ("nvlink_mb_s", "ib_mb_s")]
     known = [_mean(now) >= max(MOVES_MB_S, 0.05 * high) for high, now in exchange if high >= MOVES_MB_S]
-    return any(known) if known else _has_run(window, 840.0)
+    return any(known) if known else _has_run(window, 300.0)
 
 
 def _checkpoints(window: Window) -> Iterable[Match]:
@@ -299,7 +308,7 @@ RULES = (
         ALIKE,
         ("util_pct", "mem_util_pct", "power_w"),
         "60 s",
-        "all GPUs ≥ 90 % busy with power below 60 % and memory use and bytes near 0 of their height before",
+        "all GPUs ≥ 90 % busy with less power, and memory use and bytes near 0, against their height before",
         "marin#7344, nccl#2428, DLRover (tensor ≤ 0.001)",
         "Ask the job where each rank waits: its NCCL log, or py-spy dump of a rank",
         "A rank that waits in a collective spins: its GPU looks busy, while nothing is computed or moved.",
@@ -344,8 +353,8 @@ RULES = (
         ALIKE,
         ("util_pct", "ib_mb_s", "mem_util_pct"),
         "4 min",
-        "bytes between nodes fell by 20 % or more, and work by 10 %, alike on all GPUs at the same clocks",
-        "Minder, Greyhound (arXiv 2410.12588); 20 % is our own threshold",
+        "bytes between nodes fell by 10 % or more, and work by 5 %, alike on all GPUs at the same clocks",
+        "Minder; Greyhound (10 %)",
         "Nothing in your job explains it: ask the site about the fabric, or run on fewer switches",
         "Other jobs share the switches. Where they are congested, all ranks wait for bytes.",
         "One GPU waits less than the others, or clocks fell: then that is the cause.",
@@ -359,11 +368,11 @@ RULES = (
         APART,
         ("mem_util_pct", "disk_write_mb_s", "processes"),
         "1 h",
-        "at least 3 regular dips below half of the usual work with writes, for more than 5 % of the time",
-        "Meta RSC (Daly-Young interval); 5 % is our own threshold",
+        "at least 3 regular dips below half of the usual work with writes, for more than 6 % of the time",
+        "Meta RSC (Daly-Young interval); 6 % is our own threshold",
         "Write checkpoints asynchronously, or less often",
         "While all ranks write a checkpoint, no GPU works.",
-        "The GPUs work on while the job writes, or checkpoints take less than 5 %.",
+        "The GPUs work on while the job writes, or checkpoints take less than 6 %.",
         "Evaluation that writes as much at regular times counts as well.",
         _checkpoints,
     ),
