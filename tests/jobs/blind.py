@@ -9,14 +9,14 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gswarm_tui.fleet.findings import Finding
 from tests.jobs import faults as f
 from tests.jobs.feed import run
-from tests.jobs.model import Fault, Job, State
+from tests.jobs.model import Act, Fault, Job
 
 WITHIN_S = 300.0
 
@@ -25,7 +25,7 @@ class _Drawn(NamedTuple):
     """How often a fault is drawn, whom it names, the smallest fleet for it, and what must be measured."""
 
     kind: str
-    act: Callable[[State, Fault], None]
+    act: Act
     weight: int
     names: str
     nodes: int = 1
@@ -190,47 +190,34 @@ def near_misses(half: float = 1800.0) -> Iterator[tuple[str, Job]]:
     """Return jobs with which nothing is wrong, half an hour each."""
     usual = Job(seconds=half)
 
-    def again(
-        act: Callable[[State, Fault], None], lasts: float, every: float, **more: float
-    ) -> tuple[Fault, ...]:
-        """Return what happens again and again."""
-        starts = range(400, int(half), int(every))
-        return tuple(Fault(act, start, lasts=lasts, **more) for start in starts)  # type: ignore[arg-type]
+    def again(act: Act, lasts: float, every: int, strength: float = 0.2) -> Job:
+        """Return a job to which something happens again and again."""
+        starts = range(400, int(half), every)
+        return usual.with_faults(*(Fault(act, at, strength=strength, lasts=lasts) for at in starts))
 
     for kind in ("ddp", "fsdp", "pipeline", "moe", "packed", "inference"):
         yield kind, replace(usual, kind=kind)
     yield "pipeline over 16 nodes", replace(usual, kind="pipeline", nodes=16, gpus=2, seed=3)
     yield "MoE, one node", replace(usual, kind="moe", nodes=1, checkpoint_every=600)
     yield "packed, 2 GPUs a node", replace(usual, kind="packed", nodes=8, gpus=2, seed=5)
-    yield (
-        "evaluation on one GPU, Gloo",
-        usual.with_faults(*again(f.evaluation_on_one, 240, 700, strength=0.1)),
-    )
-    yield (
-        "evaluation on one GPU, NCCL",
-        usual.with_faults(*again(f.evaluation_on_one, 240, 700, strength=0.9)),
-    )
-    yield "evaluation on all", usual.with_faults(*again(f.validates, 120, 600))
+    yield "evaluation on one GPU, Gloo", again(f.evaluation_on_one, 240, 700, 0.1)
+    yield "evaluation on one GPU, NCCL", again(f.evaluation_on_one, 240, 700, 0.9)
+    yield "evaluation on all", again(f.validates, 120, 600)
     yield "asynchronous checkpoints", replace(usual, asynchronous=True, checkpoint_every=300, checkpoint_s=90)
     yield "checkpoints", replace(usual, checkpoint_every=600, checkpoint_s=15)
     yield "ten minutes of compiling", replace(usual, compile_s=600)
-    yield "recompiles", usual.with_faults(*again(f.recompiles, 75, 500))
+    yield "recompiles", again(f.recompiles, 75, 500)
     yield "all capped", usual.with_faults(Fault(f.capped_alike, 500))
     yield "all capped from the start", usual.with_faults(Fault(f.capped_alike, 0))
     yield "hot at no cost", usual.with_faults(Fault(f.hot_at_no_cost, 300, node=2, gpu=5))
     yield "the job ends", replace(usual, ends_at=half / 2)
     yield "a rank restarts", usual.with_faults(Fault(f.rank_restarts, 400, node=1, gpu=1, lasts=30))
     yield "the job restarts", usual.with_faults(Fault(f.restart, half / 2))
-    yield (
-        "no requests",
-        replace(usual, kind="inference", nodes=2).with_faults(*again(f.no_requests, 500, 600)),
-    )
+    yield "no requests", replace(again(f.no_requests, 500, 600), kind="inference", nodes=2)
     yield "one GPU", replace(usual, nodes=1, gpus=1)
     yield "steps of 30 s", replace(usual, step_s=30, nodes=2)
-    yield (
-        "only NVML's basics",
-        replace(usual, missing=frozenset(BASICS_ONLY), noise=2.0, spinning=100, kind="packed"),
-    )
+    basics = frozenset(BASICS_ONLY)
+    yield "only NVML's basics", replace(usual, missing=basics, noise=2.0, spinning=100, kind="packed")
     yield "slow samples", replace(usual, tick_s=30.0, kind="moe")
 
 
