@@ -34,7 +34,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print what the rules find; return 0, whatever they find. Raises UserError, StoreError."""
     parser = CommandParser(
         "diagnose",
-        "[SESSION] [--db PATH] [--json] [--all] [--roles pp=N] [--for-site]",
+        "[SESSION] [--json] [--roles pp=N] [--db PATH]",
         "Find what slows or ends a job: who, since when, by which numbers, at what cost, and what to do.",
     )
     add_session(parser, "the whole newest recording")

@@ -37,7 +37,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
     parser = CommandParser(
         "summary",
-        "[SESSION] [--by all|node|gpu|process] [--no-findings] [--db PATH]",
+        "[SESSION] [--by all|node|gpu|process] [--db PATH]",
         "Summarise a session: utilisation, idle phases, energy, memory, throttling, coverage.",
     )
     add_session(parser)
