@@ -32,7 +32,7 @@ from gswarm_tui.tui.drawing.matching import match_score
 from gswarm_tui.tui.palette import palette_entries
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.computed import ComputedScreen
-from gswarm_tui.tui.screens.findings import FindingScreen
+from gswarm_tui.tui.screens.findings import FindingKeys, FindingScreen
 from gswarm_tui.tui.screens.help import help_lines
 from gswarm_tui.tui.screens.profile import ProfileScreen
 from gswarm_tui.tui.screens.trace import TablesScreen, TraceScreen
@@ -95,7 +95,7 @@ for _module in pkgutil.iter_modules(screens.__path__, f"{screens.__name__}."):
     import_module(_module.name)
 CLASSES: dict[str, type[ViewerScreen]] = {
     made.SCREEN: made
-    for base in (ViewerScreen, ComputedScreen, TablesScreen)
+    for base in (ViewerScreen, ComputedScreen, TablesScreen, FindingKeys)
     for made in base.__subclasses__()
     if hasattr(made, "SCREEN")
 }

@@ -35,10 +35,10 @@ CURVES_LEAST, CURVES_MOST = 9, 43
 """Lines of the two curves on a finding's page."""
 
 
-class _FindingKeys(ViewerScreen):
+class FindingKeys(ViewerScreen):
     """Base of the list and the page: a canvas that scrolls, and a finding that keys apply to."""
 
-    DEFAULT_CSS = "_FindingKeys > Canvas { height: 1fr; }"
+    DEFAULT_CSS = "FindingKeys > Canvas { height: 1fr; }"
 
     def compose_body(self) -> ComposeResult:
         """Lines that scroll."""
@@ -59,7 +59,7 @@ class _FindingKeys(ViewerScreen):
             self.viewer.dismiss_finding(finding.finding_id, dismissed=not finding.dismissed)
 
 
-class FindingsScreen(_FindingKeys):
+class FindingsScreen(FindingKeys):
     """What slows or ends the job: who, since when, by which numbers, at what cost, and what to do.
 
     Faults come first, then what costs time, then notes. Below are the GPU time by cause, what isn't measured,
@@ -141,7 +141,7 @@ class FindingsScreen(_FindingKeys):
             self.viewer.show(FindingScreen(finding.finding_id))
 
 
-class FindingScreen(_FindingKeys):
+class FindingScreen(FindingKeys):
     """One finding: its numbers and those of the peers, the rule behind it, and what to do.
 
     The curves show the finding's signal for whom it names and, on the same scale, the median of its peers:
