@@ -69,7 +69,11 @@ def _slow_gpu(window: Window) -> Iterable[Match]:
         signal, least, usual = "power_w", POWER_LEAD, window.early("power_w")
         power = window.mean(signal, FOUR_MIN) / usual
         lead = 1.0 - window.peers(power, settled) / power
-        if not (lead >= least).any():
+        clock, util = window.mean("sm_clock_mhz", FOUR_MIN), window.mean("util_pct", FOUR_MIN)
+        # A GPU also draws less while its clock is held down or its input is late. Few samples are noisy.
+        other = (clock < 0.95 * window.peers(clock, settled)) | (util < window.peers(util, settled) - 4)
+        few = settled.sum() < 4 or len(window.gpu(signal, FOUR_MIN)) < 24
+        if few or not (lead >= least).any() or (settled & other).any():
             return
     early, since = _early_lead(window, signal), window.now - FOUR_MIN * window.scale
     # What GPUs did from the start, as the stages of a pipeline do, is not what slows the job now.
@@ -165,13 +169,9 @@ def _input_straggler(window: Window) -> Iterable[Match]:
                 *host,
             ),
             f"the other {others} wait at {np.median(peers[mine]):.0f} %",
-            tuple(_host_words(one) for one in host[:1]),
+            tuple(f"{one.metric} {one.value} {one.unit}".strip() for one in host[:1]),
             lost=cost * others,
         )
-
-
-def _host_words(one: Evidence) -> str:
-    return f"{one.metric} {one.value}" + (f" {one.unit}" if one.unit else "")
 
 
 def _host_evidence(window: Window, node: int, columns: list[int]) -> list[Evidence]:
