@@ -235,14 +235,21 @@ def _stopped(window: Window, since: float) -> bool:
 def _rank_died(window: Window) -> Iterable[Match]:
     ended_at = np.where(window.active, np.nan, window.ran_at)
     gone_for = window.now - ended_at
-    gone = (gone_for >= GONE_S * window.scale) & (gone_for < HELD_S * window.scale) & ~_mute(window)
+    gone = (gone_for >= GONE_S * window.scale) & ~_mute(window)
     if not gone.any() or not window.active.any():
         return
     ended = float(ended_at[gone].min())
     # Ranks that started after it belong to the restarted job, which doesn't miss the old one.
     waits = window.active & (window.running_since < ended)
     busy = window.mean("util_pct", 30)[waits] >= 90
-    if gone.sum() > waits.sum() or busy.sum() < 0.9 * waits.sum() or not _stopped(window, ended):
+    if gone.sum() > waits.sum() or busy.sum() < 0.9 * waits.sum():
+        return
+    # What the job did before is kept for an hour; later, GPUs that move nothing at all still wait.
+    if window.now - ended < 0.9 * HELD_S * window.scale:
+        waiting = _stopped(window, ended)
+    else:
+        waiting = bool((window.mean("mem_util_pct", 60)[waits] < 5.0).all())
+    if not waiting:
         return
     # A fault with a name of its own explains the end of ranks on its node.
     known = {
