@@ -13,6 +13,7 @@ from gswarm_tui.insight.ledger import Ledger
 from gswarm_tui.insight.rule import ALIKE, APART, LOCAL, ORDER, UNKNOWN, Match, Rule
 from gswarm_tui.insight.window import Window
 
+STARTING = "starting"
 OFF_S = 120.0
 """A finding closes when its rule hasn't matched for this long."""
 CHANGED_S = 30.0
@@ -160,7 +161,9 @@ class Watch:
 
     def _close(self, window: Window) -> Iterable[Finding]:
         for key, one in list(self._open.items()):
-            if one.explained or window.now - one.matched_at >= OFF_S * window.scale:
+            # A job that has started is no longer starting; other findings may come back at once.
+            over = one.explained or (one.named[0].kind == STARTING and one.matched_at < window.now)
+            if over or window.now - one.matched_at >= OFF_S * window.scale:
                 del self._open[key]
                 one.finding = self._finding(window, one, one.matched_at)
                 yield replace(one.finding, until=one.matched_at)

@@ -260,8 +260,9 @@ def _starting(window: Window) -> Iterable[Match]:
         None,
         None,
         since,
-        f"starting: {count} of {of} GPUs not busy yet",
+        "starting",
         (Evidence("gpus_not_busy", count, of),),
+        f"{count} of {of} GPUs not yet busy for a minute",
         nodes=nodes,
     )
 
