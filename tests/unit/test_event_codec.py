@@ -13,6 +13,8 @@ from gswarm_tui.fleet.event_codec import EventError, EventReader, encode_event
 from gswarm_tui.fleet.events import (
     Event,
     EventLogged,
+    FindingChanged,
+    FleetExamined,
     FrameArrived,
     FramesLost,
     IntervalChanged,
@@ -26,6 +28,7 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
     StopUndone,
 )
+from gswarm_tui.fleet.findings import SEVERITIES, Evidence, Finding
 from tests.unit.store_recording import arrived, introduced
 from tests.unit.test_wire import frames, hellos
 
@@ -33,6 +36,26 @@ times = st.floats(0, 4e9)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 maybe_text, maybe_time = st.none() | texts, st.none() | times
 counts = st.integers(0, 2**62)
+whole_numbers = st.none() | st.integers(0, 2**31 - 1)
+evidence = st.builds(Evidence, texts, times | texts, st.none() | times | texts, texts)
+findings = st.builds(
+    Finding,
+    texts,
+    texts,
+    st.sampled_from(SEVERITIES),
+    maybe_text,
+    whole_numbers,
+    whole_numbers,
+    st.lists(texts).map(tuple),
+    times,
+    maybe_time,
+    times,
+    texts,
+    st.lists(evidence).map(tuple),
+    texts,
+    texts,
+    st.booleans(),
+)
 PLAIN: dict[type[Any], st.SearchStrategy[Event]] = {
     LinkChanged: st.builds(LinkChanged, texts, times, st.sampled_from(Phase), texts, texts, maybe_time),
     LinkMeasured: st.builds(LinkMeasured, texts, times, times, times),
@@ -43,6 +66,14 @@ PLAIN: dict[type[Any], st.SearchStrategy[Event]] = {
     SessionChanged: st.builds(SessionChanged, texts, times, maybe_text, maybe_text),
     SessionStopped: st.builds(SessionStopped, texts, times, times),
     StopUndone: st.builds(StopUndone, texts, times),
+    FindingChanged: st.builds(FindingChanged, times, findings),
+    FleetExamined: st.builds(
+        FleetExamined,
+        times,
+        st.dictionaries(texts, times),
+        st.dictionaries(texts, st.binary()),
+        st.dictionaries(texts, st.lists(texts)),
+    ),
     EventLogged: st.builds(
         EventLogged, times, texts, texts, texts, maybe_text, st.none() | counts, maybe_text
     ),

@@ -13,6 +13,8 @@ from tests.unit.store_recording import arrived, listings
 
 def test_fleet_nodes_and_gpus_have_a_sentence_each() -> None:
     made = scene(2, 4, 60)
+    idle = made.fleet.nodes["gpu01"].gpus[1]
+    idle[GPU_COLUMNS.index("util_pct")] = idle[GPU_COLUMNS.index("mem_used_mib")] = 0
     whole, first, *gpus = fleet_sentences(made.fleet, made.time)
     assert whole.startswith("2 of 2 simulated nodes send data: 7 of 8 GPUs busy, mean utilisation 8")
     assert whole.endswith(" GiB.")
@@ -22,7 +24,8 @@ def test_fleet_nodes_and_gpus_have_a_sentence_each() -> None:
     assert gpus[:2] == [
         "  gpu01:0: utilisation 92 %, memory 70.7 of 79.6 GiB, power 593 W, temperature 69 °C, rank 0, "
         "process 41389 of demo: train.py --config llama-8b.yaml.",
-        "  gpu01:1: utilisation 0 %, memory 0.00 of 79.6 GiB, power 72.2 W, temperature 38 °C.",
+        "  gpu01:1: utilisation 0 %, memory 0.00 of 79.6 GiB, power 692 W, temperature 72 °C, rank 1, "
+        "process 41406 of demo: train.py --config llama-8b.yaml.",
     ]
     assert len(gpus) == 4 + 1 + 4
     assert silent_nodes(made.fleet, made.time) == []
