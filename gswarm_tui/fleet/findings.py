@@ -98,11 +98,6 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def current(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings that hold and aren't dismissed, in order."""
-    return in_order(one for one in findings if one.until is None and not one.dismissed)
-
-
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
     """Return findings with faults first, then waste by GPU-hours, then notes; dismissed ones last.
 

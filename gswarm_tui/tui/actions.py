@@ -15,14 +15,14 @@ from textual.keys import format_key
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 
 FLEET, NODE, GPU, SESSIONS, EVENTS = "fleet", "node", "gpu", "sessions", "events"
-SQL, SESSION, COMPARISON, WORST, PROFILE = "sql", "session", "comparison", "worst GPUs", "profile"
+SQL, SESSION, COMPARISON, PROFILE = "sql", "session", "comparison", "profile"
 TRACE, TRIAL = "trace", "trial"
 FINDINGS, FINDING = "findings", "finding"
 SCREENS = (
-    *(FLEET, NODE, GPU, WORST, FINDINGS, FINDING, SESSIONS, EVENTS),
+    *(FLEET, NODE, GPU, FINDINGS, FINDING, SESSIONS, EVENTS),
     *(SQL, SESSION, COMPARISON, PROFILE, TRACE, TRIAL),
 )
-_WITH_WIDE_TABLE = (WORST, EVENTS, SQL, SESSIONS, SESSION, COMPARISON, PROFILE, TRIAL)
+_WITH_WIDE_TABLE = (EVENTS, SQL, SESSIONS, SESSION, COMPARISON, PROFILE, TRIAL)
 _ABOVE_FLEET = tuple(screen for screen in SCREENS if screen not in (FLEET, SQL))
 ENTER = "⏎"
 _QUIT = ("ctrl+q", "ctrl+c")
@@ -144,7 +144,6 @@ ACTIONS: tuple[Action, ...] = (
            words="problem down dead silent"),
     Action("drop_filter", ("escape",), "Clear filter", MOVING, (FLEET,), words="reset all search"),
     Action("open", ("enter",), "Open selection", MOVING, (FLEET, NODE), 5, "open", words="details node"),
-    Action("open", ("enter",), "Open GPU", MOVING, (WORST,), 8, "open"),
     Action("open", ("enter",), "Open finding", MOVING, (FINDINGS,), 8, "open"),
     Action("open", ("enter",), "Go to its GPU or node, and time", MOVING, (FINDING,), 8, "go there"),
     Action("open", ("enter",), "Go to event's time", MOVING, (EVENTS,), 8, "go there"),
@@ -156,28 +155,26 @@ ACTIONS: tuple[Action, ...] = (
     Action("back", ("escape",), "Cancel query", MOVING, (SQL,), 12, "cancel", modes=(QUERY,)),
     Action("fleet", ("f",), "Show fleet", MOVING, modes=_OF_A_FLEET, words="heatmap overview home start"),
     Action("findings", ("exclamation_mark",), "Show findings", MOVING, (), 59, "findings", modes=_OF_A_FLEET,
-           words="why slow problem diagnose culprit ledger"),
+           words="why slow problem diagnose culprit ledger outliers worst"),
     Action("sessions", ("S",), "Show sessions", MOVING, (), 60, "sessions", modes=_OF_A_FLEET,
            words="list runs intervals summary plot report export"),
     Action("events", ("e",), "Show events", MOVING, (), 62, "events", modes=_OF_A_FLEET, words="log errors"),
     Action("trial", ("R",), "Show trial", MOVING, modes=_OF_A_FLEET, words="runs placements scaling nodes"),
     Action("sql", ("Q",), "Query recording with SQL", MOVING, (), 63, "SQL", modes=_OF_A_FLEET),
     # View
-    Action("step_metric(-1)", ("left_square_bracket",), "Show previous metric", VIEWING, (FLEET, WORST)),
-    Action("step_metric(1)", ("right_square_bracket",), "Show next metric", VIEWING, (FLEET, WORST), 40,
+    Action("step_metric(-1)", ("left_square_bracket",), "Show previous metric", VIEWING, (FLEET,)),
+    Action("step_metric(1)", ("right_square_bracket",), "Show next metric", VIEWING, (FLEET,), 40,
            "metric", "[ ]"),
-    Action("pick_metric", ("m",), "Choose metric from list", VIEWING, (FLEET, NODE, WORST), words="colour"),
+    Action("pick_metric", ("m",), "Choose metric from list", VIEWING, (FLEET, NODE), words="colour"),
     *(
         Action(
-            f"metric('{name}')", (key,), f"Show {_label(name)}", VIEWING, (FLEET, NODE, WORST), palette=False
+            f"metric('{name}')", (key,), f"Show {_label(name)}", VIEWING, (FLEET, NODE), palette=False
         )
         for key, name in QUICK_METRICS
     ),
     Action("filter", ("slash",), "Filter: util<5 & power>300", VIEWING, (FLEET,), 50, "filter",
            words="search find grep idle nodes"),
     Action("order", ("o",), "Sort by name, state, metric", VIEWING, (FLEET,), 65, "sort", words="rank"),
-    Action("worst", ("W",), "Rank worst GPUs by metric", VIEWING, (FLEET,), 61, "worst", words="outliers"),
-    Action("reverse", ("o",), "Reverse order", VIEWING, (WORST,), 50, "reverse", words="best sort"),
     Action("colour_causes", ("c",), "Colour by cause of time", VIEWING, (FLEET,), words="ledger waiting"),
     Action("expand", ("z",), "List all findings, or the first", VIEWING, (FINDINGS,), 56, "all"),
     Action("dismiss_finding", ("d",), "Dismiss finding, or undo that", VIEWING, (FINDINGS, FINDING), 55,

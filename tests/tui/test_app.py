@@ -284,7 +284,7 @@ async def test_footer_without_a_recording_has_only_keys_that_work() -> None:
         assert not [
             key for key in ("s start", "x stop", "sessions", "SQL", "look back", "mark") if key in foot
         ]
-        assert all(key in foot for key in ("/ filter", "e events", "W worst", "? help"))
+        assert all(key in foot for key in ("/ filter", "e events", "! findings", "? help"))
         made.hub.recorded(RecorderStatus("run.duckdb", 1, 1, 0, {}, ""))
         app.update_view()
         await pilot.pause()
@@ -339,7 +339,7 @@ async def test_key_without_effect_says_why() -> None:
             (("comma",), ", works only while looking back; space looks back"),
             (("N",), "N works only while looking back"),
             (("p",), "p works only on: sessions"),
-            (("e", "m"), "m works only on: fleet, node, worst GPUs"),
+            (("e", "m"), "m works only on: fleet, node"),
             (("n",), "n works only on: fleet, sessions"),
         ):
             app.clear_notifications()

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import REASON_POWER_CAP, Metric
 from gswarm_tui.fleet.history import Floats
-from gswarm_tui.fleet.ranking import HIGH_IS_BAD
 from gswarm_tui.fleet.throttling import HARMFUL
 
 Buckets = npt.NDArray[np.int8]
@@ -25,7 +24,10 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 COUNT_TOP = 10_000.0
 RATE_LOWEST_MB_S, RATE_TOP_MB_S = 1.0, 100_000.0
 HOT = "_hot"
-HOT_METRICS = HIGH_IS_BAD | {
+HOT_METRICS = {
+    *("mem_used_mib", "temp_c", "mem_temp_c", "clock_reasons", "pstate"),
+    *("throttle_power_pct", "throttle_thermal_pct", "throttle_brake_pct"),
+    *("ecc_corrected", "ecc_uncorrected"),
     *("cpu_iowait_pct", "memory_used_mib", "swap_used_mib"),
     *("psi_cpu_pct", "psi_memory_pct", "psi_io_pct"),
 }

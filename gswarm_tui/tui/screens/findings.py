@@ -8,7 +8,7 @@ from datetime import datetime
 from textual.app import ComposeResult
 
 from gswarm_tui.common.quantities import age, plural
-from gswarm_tui.fleet.findings import Finding, current, in_order
+from gswarm_tui.fleet.findings import Finding, holding, in_order
 from gswarm_tui.fleet.problems import named_rows
 from gswarm_tui.insight.catalogue import BY_KIND, RULES
 from gswarm_tui.insight.notes import counted, evidence_text, exclude_line, ledger_text, what
@@ -83,7 +83,7 @@ class FindingsScreen(FindingKeys):
     def draw(self) -> None:
         """Draw the list; the cursor stays on its finding."""
         cells, before = self.size.width, self.chosen
-        now = current(self.fleet.findings.values())
+        now = holding(self.fleet.findings.values())
         others = [one for one in in_order(self.fleet.findings.values()) if one not in now]
         self._shown = [*now, *others] if self._all else now[:SHOWN]
         ids = [one.finding_id for one in self._shown]

@@ -11,7 +11,7 @@ from gswarm_agent.metrics import GPU_METRICS, HEALTH
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.event_groups import EventGroup, grouped, latest
 from gswarm_tui.fleet.filter import Filter, Matches, next_match
-from gswarm_tui.fleet.findings import Finding, current
+from gswarm_tui.fleet.findings import Finding, holding
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.order import Order, sort_nodes
 from gswarm_tui.fleet.problems import FleetProblem, problems
@@ -35,7 +35,6 @@ from gswarm_tui.tui.drawing.trends import Trends
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.dialogs import pick_metric
 from gswarm_tui.tui.screens.node import NodeScreen
-from gswarm_tui.tui.screens.worst import WorstGpusScreen
 from gswarm_tui.tui.widgets.filter_line import FilterLine
 from gswarm_tui.tui.widgets.heatmap import Heatmap
 from gswarm_tui.tui.widgets.lines import Bar, Canvas
@@ -136,7 +135,7 @@ class FleetScreen(ViewerScreen):
             self._matching = _counted(self.fleet.nodes.values(), matches)
         if self._by_cause:
             self.heatmap.causes = self.fleet.examined.causes if self.fleet.examined is not None else {}
-        self._found = current(self.fleet.findings.values())
+        self._found = holding(self.fleet.findings.values())
         self.heatmap.show_nodes(self._shown, hidden, self._found)
         self._lines(now)
 
@@ -359,11 +358,6 @@ class FleetScreen(ViewerScreen):
         self._order = orders[(orders.index(self._order) + 1) % len(orders)]
         self._arranged_at = 0.0
         self.update_view()
-
-    def action_worst(self) -> None:
-        """Rank the GPUs by the metric shown, by utilisation instead of a node's metric."""
-        metric = self.heatmap.picture.metric
-        self.viewer.show(WorstGpusScreen(metric if metric in GPU_METRICS else GPU_METRICS[0]))
 
     def action_zoom(self) -> None:
         """Switch to the next size of GPUs; after the smallest, to the largest that fits."""

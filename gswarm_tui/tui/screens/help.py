@@ -29,13 +29,11 @@ from gswarm_tui.tui.actions import (
     SQL,
     TRACE,
     TRIAL,
-    WORST,
     actions_of,
 )
 from gswarm_tui.tui.drawing.spans import Line, Span
 from gswarm_tui.tui.drawing.text import wrap
 from gswarm_tui.tui.screens.base import ViewerScreen
-from gswarm_tui.tui.screens.worst import LISTED_MOST
 from gswarm_tui.tui.widgets.lines import Bar
 
 Entries = Sequence[tuple[str, str]]
@@ -74,14 +72,6 @@ WORDS: dict[str, Entries] = {
         ("clock", "how far the node's clock is ahead of this machine's"),
     ),
     GPU: (("mean min max", "mean, minimum and maximum in the plotted time"),),
-    WORST: (
-        (
-            f"first {LISTED_MOST}",
-            f"the list ends after {LISTED_MOST} GPUs; reversed, it begins at the other end",
-        ),
-        ("1 min", "mean of the last minute; of counters, the latest value"),
-        ("notes", "!: findings that name it; status of its node, throttling, its process"),
-    ),
     FINDINGS: (
         ("gpu04:5 · …", "who, since when, by which numbers, at what cost, and what to do"),
         ("≈ 11 %", "share of the run's GPU time that it has cost so far, at most"),
@@ -140,9 +130,9 @@ WORDS: dict[str, Entries] = {
 
 _WITH_NODES = (FLEET, NODE, GPU)
 _WITH_PLOTS = (*_WITH_NODES, FINDING)
-_WITH_EVENTS = (FLEET, WORST, EVENTS, SESSION)
+_WITH_EVENTS = (FLEET, EVENTS, SESSION)
 _WITH_FINDINGS = (FLEET, FINDINGS, FINDING)
-_WITH_TABLES = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE, TRACE, TRIAL, SQL)
+_WITH_TABLES = (NODE, GPU, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE, TRACE, TRIAL, SQL)
 _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("–", "not measured: the GPU or its driver doesn't report it; in SQL, NULL", ()),
     ("98", "faint: filtered out, stale or not in your job", (FLEET,)),
