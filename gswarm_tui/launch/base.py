@@ -23,7 +23,7 @@ class Retry(enum.Enum):
 
 
 class LaunchStep(enum.Enum):
-    """LaunchStep of a launch, in the order in which they are taken."""
+    """Step of a launch, in the order in which they are taken."""
 
     NAME = "resolve its name"
     CONNECT = "connect"

@@ -13,31 +13,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.request import (
-    HTTPDefaultErrorHandler,
-    HTTPErrorProcessor,
-    HTTPHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    ProxyHandler,
-    Request,
-)
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from gswarm_tui.fleet.events import Event, FindingChanged
 from gswarm_tui.fleet.findings import NOTE, Finding
 from gswarm_tui.printing.json_output import finding_object
 
 LIMIT_S = 2.0
-"""A command or a server may take this long."""
+"""A command may take this long, and so may each wait for a server."""
 AGAIN_S = 3600.0
 """A finding of the same kind and place is sent again after this time, if it still holds or came back."""
 MOST_WAITING = 100
 
 _LOG = logging.getLogger(__name__)
-
-
-class AnnouncementError(Exception):
-    """Raised for a message that wasn't delivered; says why, without the address, which may be a secret."""
 
 
 class Announcements:
@@ -55,20 +43,23 @@ class Announcements:
         about: Mapping[str, Any],
         failed: Callable[[str], None],
     ) -> None:
-        self._ways = [way for way in (_command(command), _webhook(webhook)) if way is not None]
+        ways = ("--on-finding", command, _run), ("--finding-webhook", webhook, _post)
+        self._ways = [(name, target, deliver) for name, target, deliver in ways if target is not None]
         self._about, self._failed = about, failed
         self._sent_at: dict[tuple[str, str | None, int | None], float] = {}
         self._waiting: queue.Queue[bytes | None] = queue.Queue(MOST_WAITING)
-        self._failing: set[str] = set()
-        self._thread = threading.Thread(target=self._run, name="announcements", daemon=True)
+        self._thread = threading.Thread(target=self._deliver, name="announcements", daemon=True)
         self._thread.start()
 
     def submit(self, events: Sequence[Event]) -> None:
         """Queue the findings among the events; those that find no place are dropped."""
         for event in events:
             if isinstance(event, FindingChanged) and self._is_due(event.at, event.finding):
+                # Slack and Mattermost show "text".
+                text = f"gswarm-tui: {event.finding.severity}: {event.finding.sentence}"
+                message = {"text": text, **self._about, "finding": finding_object(event.finding)}
                 with suppress(queue.Full):
-                    self._waiting.put_nowait(self._message(event.finding))
+                    self._waiting.put_nowait(json.dumps(message).encode())
 
     def _is_due(self, now: float, finding: Finding) -> bool:
         if finding.severity == NOTE or finding.until is not None or finding.dismissed:
@@ -79,89 +70,60 @@ class Announcements:
         self._sent_at[whom] = now
         return True
 
-    def _message(self, finding: Finding) -> bytes:
-        # Slack and Mattermost show "text".
-        text = f"gswarm-tui: {finding.severity}: {finding.sentence}"
-        return json.dumps({"text": text, **self._about, "finding": finding_object(finding)}).encode()
-
     def close(self) -> None:
-        """Deliver what waits, for a few seconds at most."""
+        """Deliver what waits, for a few seconds at most; a server that is slower is abandoned."""
         with suppress(queue.Full):
             self._waiting.put_nowait(None)
         self._thread.join(2 * LIMIT_S)
 
-    def _run(self) -> None:
+    def _deliver(self) -> None:
+        failing: set[str] = set()
         while (message := self._waiting.get()) is not None:
-            for name, deliver in self._ways:
+            for name, target, deliver in self._ways:
                 try:
-                    deliver(message)
-                    self._failing.discard(name)
+                    deliver(target, message)
+                    failing.discard(name)
                 except Exception as error:
                     _LOG.warning("a finding wasn't sent by %s: %s", name, error)
-                    if name not in self._failing:
-                        self._failing.add(name)
-                        self._failed(f"a finding wasn't sent by {name}: {_reason(error)}")
+                    if name not in failing:
+                        failing.add(name)
+                        # Errors of urllib and of sockets name no address, which may be a secret; others may.
+                        reason = error if isinstance(error, OSError) else type(error).__name__
+                        self._failed(f"a finding wasn't sent by {name}: {reason}")
 
 
-Way = tuple[str, Callable[[bytes], None]]
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, AnnouncementError) else type(error).__name__
-
-
-def _command(line: str | None) -> Way | None:
-    def run(message: bytes) -> None:
-        with subprocess.Popen(
-            ["/bin/sh", "-c", line or ""],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        ) as process:
-            try:
-                process.communicate(message, LIMIT_S)
-            except subprocess.TimeoutExpired:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                raise AnnouncementError(f"the command took longer than {LIMIT_S:g} s") from None
-        if process.returncode:
-            raise AnnouncementError(f"the command ended with status {process.returncode}")
-
-    return None if line is None else ("--on-finding", run)
-
-
-def _webhook(url: str | None) -> Way | None:
-    # Without handlers of redirects, as the message is for one server only, and of other schemes.
-    opener = OpenerDirector()
-    for handler in (ProxyHandler, HTTPHandler, HTTPSHandler, HTTPErrorProcessor, HTTPDefaultErrorHandler):
-        opener.add_handler(handler())
-
-    def post(message: bytes) -> None:
-        done: queue.Queue[Exception | None] = queue.Queue()
-        request = Request(url or "", message, {"Content-Type": "application/json"})  # noqa: S310 (as above)
-
-        def send() -> None:
-            try:
-                answer = opener.open(request, timeout=LIMIT_S)
-                done.put(None)
-                if answer is not None:
-                    answer.close()
-            except HTTPError as error:
-                done.put(AnnouncementError(f"the server answered {error.code}"))
-                error.close()
-            except URLError as error:
-                done.put(AnnouncementError(f"the server can't be reached: {error.reason}"))
-            except Exception as error:
-                done.put(error)
-
-        # A timeout of urllib is for one read, and a server may send byte by byte: its thread is abandoned.
-        threading.Thread(target=send, name="webhook", daemon=True).start()
+def _run(command: str, message: bytes) -> None:
+    with subprocess.Popen(
+        ["/bin/sh", "-c", command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
         try:
-            error = done.get(timeout=LIMIT_S)
-        except queue.Empty:
-            error = AnnouncementError(f"the server took longer than {LIMIT_S:g} s")
-        if error is not None:
-            raise error
+            process.communicate(message, LIMIT_S)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise TimeoutError(f"the command took longer than {LIMIT_S:g} s") from None
+    if process.returncode:
+        raise OSError(f"the command ended with status {process.returncode}")
 
-    return None if url is None else ("--finding-webhook", post)
+
+class _NoRedirect(HTTPRedirectHandler):
+    """Handler that follows no redirect, as the message is for one server only."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def _post(url: str, message: bytes) -> None:
+    # The options accept http and https alone.
+    request = Request(url, message, {"Content-Type": "application/json"})  # noqa: S310
+    try:
+        build_opener(_NoRedirect).open(request, timeout=LIMIT_S).close()
+    except HTTPError as error:
+        error.close()
+        raise OSError(f"the server answered {error.code}") from None
+    except URLError as error:
+        raise OSError(f"the server can't be reached: {error.reason}") from None

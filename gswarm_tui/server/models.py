@@ -29,6 +29,7 @@ from gswarm_agent.metrics import (
     MIN_INTERVAL_MS,
 )
 from gswarm_tui.control.intents import MAX_TIME
+from gswarm_tui.fleet.findings import Evidence
 from gswarm_tui.fleet.session_texts import MAX_NOTE
 from gswarm_tui.server.requests import MAX_QUERY_S, MAX_ROWS, SessionName
 
@@ -117,15 +118,6 @@ class MetricGroups(Body):
     groups: list[Group] = Field(max_length=len(METRIC_GROUPS))  # type: ignore[valid-type]
 
 
-class FindingEvidence(BaseModel):
-    """One number of a finding, with that of the peers."""
-
-    metric: str
-    value: float | str
-    peers: float | str | None
-    unit: str
-
-
 class ListedFinding(BaseModel):
     """Who is at fault, since when, by which numbers, at what cost, and what to do."""
 
@@ -139,7 +131,7 @@ class ListedFinding(BaseModel):
     until: datetime | None = Field(description="null while it holds")
     gpu_hours: float
     sentence: str
-    evidence: list[FindingEvidence]
+    evidence: list[Evidence]
     advice: str
     source: str
     dismissed: bool
