@@ -243,7 +243,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.control": 2_425,
     "gswarm_tui.doctor": 400,
     "gswarm_tui.exchange": 750,
-    "gswarm_tui.fleet": 3_600,
+    "gswarm_tui.fleet": 3_425,
     "gswarm_tui.insight": 4_450,
     "gswarm_tui.launch": 1_900,
     "gswarm_tui.link": 1_450,
@@ -253,13 +253,13 @@ LINES: dict[str, int] = {
     "gswarm_tui.printing": 625,
     "gswarm_tui.profiling": 2_225,
     "gswarm_tui.reporting": 450,
-    "gswarm_tui.run": 3_075,
+    "gswarm_tui.run": 3_025,
     "gswarm_tui.schedulers": 150,
-    "gswarm_tui.server": 2_500,
+    "gswarm_tui.server": 2_400,
     "gswarm_tui.slurm": 450,
     "gswarm_tui.store": 7_500,
     "gswarm_tui.trials": 1_375,
-    "gswarm_tui.tui": 9_725,
+    "gswarm_tui.tui": 9_425,
 }
 
 
