@@ -112,7 +112,8 @@ def causes(
         work = np.where(np.isfinite(memory) & (levels[0] >= 5), memory / levels[0], by_power)
         lost = np.clip(1 - np.where(np.isnan(work), 1.0, work), 0.0, 1.0)
         lost = np.where(slowed | (lost >= UNEVEN), lost, 0.0)
-    cause = np.full(len(util), WAITING, dtype=np.intp)
+    # A single GPU has nobody to wait for.
+    cause = np.full(len(util), WAITING if active.sum() > 1 else UNEXPLAINED, dtype=np.intp)
     for column in _culprits(window, findings):
         lost = np.maximum(
             lost, np.where(np.arange(len(lost)) == column, 0.0, behind_peers(window, column) or 0.0)

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from gswarm_tui.fleet.findings import Evidence
+from gswarm_tui.fleet.findings import Evidence, Finding
 from gswarm_tui.insight.window import Window
 
 LOCAL, ODD_ONE, ALIKE, UNKNOWN = "local fact", "odd one out", "all alike", "cannot tell"
@@ -71,8 +71,21 @@ class Rule:
     early: bool = False
 
 
+def _check(rule: Rule, match: Match, window: Window) -> None:
+    """Check a match before anything is made of it. Raises an exception of any kind for a malformed one."""
+    gpu = None if match.column is None else window.gpus[match.column].facts.index
+    advice = match.advice.format(node="", gpu="", nodes="")
+    severity, lost = match.severity or rule.severity, float(match.lost)
+    who, says = (match.node, gpu, None, match.nodes), (match.signal, match.evidence, advice, rule.source)
+    finding = Finding("", rule.kind, severity, *who, match.since, None, lost, *says)
+    Finding.from_plain(finding.plain())
+
+
 def guarded(rules: Sequence[Rule], failed: Callable[[Rule, Exception], None]) -> tuple[Rule, ...]:
-    """Return rules that can't raise: one that fails is reported once and finds nothing from then on."""
+    """Return rules that can't raise.
+
+    One that fails or yields a malformed match is reported once and finds nothing from then on.
+    """
     broken: set[str] = set()
 
     def find(rule: Rule, window: Window) -> Iterable[Match]:
@@ -81,7 +94,10 @@ def guarded(rules: Sequence[Rule], failed: Callable[[Rule, Exception], None]) ->
         try:
             # Values that aren't measured are NaN, and shares of them are, too.
             with np.errstate(all="ignore"):
-                return list(rule.find(window))
+                matches = list(rule.find(window))
+            for match in matches:
+                _check(rule, match, window)
+            return matches
         except Exception as error:
             broken.add(rule.kind)
             failed(rule, error)

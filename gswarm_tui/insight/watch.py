@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from gswarm_tui.common.errors import UserError, quote
 from gswarm_tui.common.quantities import duration
 from gswarm_tui.fleet.findings import NOTE, WASTE, Finding
 from gswarm_tui.insight.ledger import Ledger
@@ -26,11 +27,19 @@ NEW_S = 240.0
 
 SPEED = "GSWARM_TUI_RULES_SPEED"
 """Environment variable by which tests shorten all times of the rules, as in 20 for a 20th."""
+MOST_SPEED = 1000
 
 
 def time_scale(environ: Mapping[str, str]) -> float:
-    """Return the factor for all times of the rules, 1 unless a test shortens them."""
-    return 1.0 / max(1.0, float(environ.get(SPEED) or 1.0))
+    """Return the factor for all times of the rules, 1 unless a test shortens them. Raises UserError."""
+    text = environ.get(SPEED) or "1"
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = math.nan
+    if not 1 <= speed <= MOST_SPEED:
+        raise UserError(f"{SPEED}: {quote(text)} isn't a number from 1 to {MOST_SPEED}.")
+    return 1.0 / speed
 
 
 class Named(NamedTuple):

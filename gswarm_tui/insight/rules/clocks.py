@@ -166,11 +166,11 @@ def _slower(window: Window, held: Mask, say: Say, *, alike: bool = False) -> Ite
     for group in groups:
         mhz, usual = float(np.median(clock[group])), float(np.median(peers[group]))
         behind = max(behind_peers(window, at) or 0.0 for at in group)
-        lower = 1.0 - mhz / usual if np.isfinite(mhz / usual) else 1.0
+        lower = 1.0 - mhz / usual
         # A clock that is 5 % lower can't cost more than 5 %, whatever else slows the job. If nobody measures
-        # the job's pace, the clock alone tells.
+        # the job's pace, the clock alone tells; a GPU without peers then costs nothing that is known.
         measured = slower if slower is not None and slower >= COSTS else behind
-        cost = lower if slower is None and not behind else min(measured, lower + 0.02)
+        cost = lower if slower is None and not behind else float(np.fmin(measured, lower + 0.02))
         if most:
             cost = slower or 0.0
         costly = cost >= COSTS
