@@ -143,7 +143,9 @@ def _few(window: Window) -> Floats:
 def _few_cores(window: Window) -> Iterable[Match]:
     cores, util = _few(window), window.mean("util_pct", 60)
     texts = "{cores:.1f} cores a rank", "GPUs busy {util_pct:.0f} %"
-    for match in found(window, np.isfinite(cores), 60.0, texts, {"cores": cores, "util_pct": util}):
+    # Ranks keep the cores that they start with, which aren't why the job gets slower later.
+    values = {"cores": cores, "util_pct": util}
+    for match in found(window, np.isfinite(cores), window.running_since, texts, values):
         # A GPU that is busy all the time has enough with few cores.
         busy = next(float(one.value) for one in match.evidence if one.metric == "util_pct")
         yield replace(match, severity=WASTE) if busy < 90 else match
