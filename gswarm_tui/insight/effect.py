@@ -108,8 +108,7 @@ def leads(window: Window, seconds: float) -> tuple[str, Floats]:
     """
     found, settled = (WORK[0], np.full(len(window.gpus), np.nan)), window.settled
     for signal in WORK:
-        busy = window.mean(signal, seconds)
-        peers = window.peers(busy, settled)
+        busy, peers = window.mean(signal, seconds), window.peers_of(signal, seconds)
         lead = 1.0 - peers / np.where(settled & (busy >= LEAST_PCT), busy, np.nan)
         if np.isfinite(lead).any() and not np.nanmax(lead) <= np.nan_to_num(found[1], nan=-1.0).max():
             found = signal, lead

@@ -20,11 +20,11 @@ from gswarm_tui.insight.coverage import not_measured
 from gswarm_tui.insight.rule import Rule, guarded
 from gswarm_tui.insight.signals import GPU_SIGNALS, HOST_SIGNALS, NEWEST, Signal
 from gswarm_tui.insight.watch import Watch
-from gswarm_tui.insight.window import STEP_S, NodeInfo, Step, Window
+from gswarm_tui.insight.window import LARGE, STEP_S, NodeInfo, Step, Window
 
 LOOK_S = 1.0
 """The fleet's newest values are read this often."""
-LEAST_TURNS, MOST_TURNS, NODES_A_TURN = 5, 30, 4
+LEAST_TURNS, MOST_TURNS, NODES_A_TURN = 5, 30, 2
 """Processes, ports and mounts of some nodes are read at each look; all nodes had their turn after so many."""
 COVERAGE_STEPS = 12
 """What isn't measured is determined every so many steps."""
@@ -33,19 +33,28 @@ NO_CAUSE = 255
 _LOG = logging.getLogger(__name__)
 
 
-def _gather(signals: Sequence[Signal], columns: Sequence[str], values: Floats) -> Floats:
-    """Return the signals (signals, rows) of values (rows, columns)."""
-    out = np.empty((len(signals), len(values)))
-    for at, signal in enumerate(signals):
-        first = values[:, columns.index(signal.columns[0])]
-        if signal.bits:
-            held = np.nan_to_num(first).astype(np.int64) & signal.bits != 0
-            out[at] = np.where(np.isnan(first), np.nan, 100.0 * held)
-        else:
-            out[at] = first
-            for name in signal.columns[1:]:
-                out[at] += values[:, columns.index(name)]
-    return out
+class _Gather:
+    """Takes signals from columns: arrays (columns, rows) become (signals, rows)."""
+
+    def __init__(self, signals: Sequence[Signal], columns: Sequence[str]) -> None:
+        self._first = [columns.index(signal.columns[0]) for signal in signals]
+        self._added = [
+            (at, columns.index(name)) for at, signal in enumerate(signals) for name in signal.columns[1:]
+        ]
+        self._bits = [(at, signal.bits) for at, signal in enumerate(signals) if signal.bits]
+
+    def __call__(self, values: Floats) -> Floats:
+        out: Floats = values[self._first]
+        for at, column in self._added:
+            out[at] += values[column]
+        for at, bits in self._bits:
+            held = np.nan_to_num(out[at]).astype(np.int64) & bits != 0
+            out[at] = np.where(np.isnan(out[at]), np.nan, 100.0 * held)
+        return out
+
+
+_GATHERS = _Gather(GPU_SIGNALS, GPU_COLUMNS), _Gather(HOST_SIGNALS, HOST_COLUMNS)
+_NEWEST = [GPU_COLUMNS.index(name) for name in NEWEST]
 
 
 class LiveWatch:
@@ -67,7 +76,8 @@ class LiveWatch:
         rules: Sequence[Rule] = RULES,
     ) -> None:
         self._fleet, self._publish = fleet, publish
-        self._step_s = max(STEP_S * scale, fleet.interval_s)
+        # Twice as long steps halve the memory of a large fleet's window, and how often rules look.
+        self._step_s = max((2 if len(fleet.nodes) > LARGE // 8 else 1) * STEP_S * scale, fleet.interval_s)
         self._looked_at = self._step_began = self._now = 0.0
         self._look_s = LOOK_S * scale
         self._nodes = list(fleet.nodes.values())
@@ -78,6 +88,7 @@ class LiveWatch:
         self._rules = rules
         self._turn, self._turns = 0, min(max(len(self._nodes) // NODES_A_TURN, LEAST_TURNS), MOST_TURNS)
         self._read: dict[str, Processes | None] = {}
+        self._listings: dict[str, object] = {}
         self._missing: dict[str, list[str]] = {}
         self._causes_of: tuple[bytes, dict[str, bytes]] = b"", {}
         self._failed = False
@@ -141,8 +152,8 @@ class LiveWatch:
             (node, slice(begin, end), rows[begin:end])
             for node, begin, end in zip(self._nodes, [0, *ends], ends, strict=False)
         ]
-        self._values = np.full((len(window.gpus), len(GPU_COLUMNS)), np.nan)
-        self._hosts = np.full((len(window.nodes), len(HOST_COLUMNS)), np.nan)
+        self._values = np.full((len(GPU_COLUMNS), len(window.gpus)), np.nan)
+        self._hosts = np.full((len(HOST_COLUMNS), len(window.nodes)), np.nan)
         self._clear()
 
     def _clear(self) -> None:
@@ -156,16 +167,17 @@ class LiveWatch:
         values, hosts = self._values, self._hosts
         for at, (node, columns, rows) in enumerate(self._places):
             if node.standing(now) is Standing.LIVE:
-                values[columns] = node.gpus if len(rows) == len(node.gpus) else node.gpus[rows]
-                hosts[at] = node.host
+                values[:, columns] = (node.gpus if len(rows) == len(node.gpus) else node.gpus[rows]).T
+                hosts[:, at] = node.host
             else:
-                values[columns] = hosts[at] = np.nan
-        parts = _gather(GPU_SIGNALS, GPU_COLUMNS, values), _gather(HOST_SIGNALS, HOST_COLUMNS, hosts)
-        for at, part in enumerate(parts):
-            known = np.isfinite(part)
-            self._sums[at] += np.where(known, part, 0.0)
+                values[:, columns] = hosts[:, [at]] = np.nan
+        for at, part in enumerate((values, hosts)):
+            new = _GATHERS[at](part)
+            known = np.isfinite(new)
+            np.copyto(new, 0.0, where=~known)
+            self._sums[at] += new
             self._counts[at] += known
-        newest = values[:, [GPU_COLUMNS.index(name) for name in NEWEST]].T
+        newest = values[_NEWEST]
         np.copyto(self._newest, newest, where=np.isfinite(newest))
 
     def _read_lists(self) -> None:
@@ -181,7 +193,8 @@ class LiveWatch:
         if name not in self._read or table is not self._read[name]:
             self._read[name] = table
             window.processes[name] = None if table is None else node.processes
-        if HOST in node.metrics and node.listings:
+        if HOST in node.metrics and node.listings and node.listings is not self._listings.get(name):
+            self._listings[name] = node.listings
             window.ports[name] = node.listed(PORTS)
             window.mounts[name] = node.listed(MOUNTS)
 

@@ -247,10 +247,14 @@ class Window:
         """
         key = signal, seconds
         if key not in self._means:
-            values = (self.gpu if signal in _GPU_AT else self.host)(signal, seconds).astype(np.float64)
-            measured = np.isfinite(values)
-            counts = measured.sum(axis=0)
-            sums = np.where(measured, values, 0.0).sum(axis=0)
+            values = (self.gpu if signal in _GPU_AT else self.host)(signal, seconds)
+            sums = values.sum(axis=0, dtype=np.float64)
+            counts = np.full(len(sums), len(values))
+            # Most signals are measured everywhere and always, or nowhere: only the others need two passes.
+            if not np.isfinite(sums).all():
+                measured = np.isfinite(values)
+                counts = measured.sum(axis=0)
+                sums = np.where(measured, values, 0.0).sum(axis=0, dtype=np.float64)
             enough = counts >= MEASURED * self._count(seconds)
             self._means[key] = np.where(enough, sums / np.maximum(counts, 1), np.nan)
         return self._means[key]
@@ -344,8 +348,9 @@ class Window:
             for at, members in enumerate(roles):
                 self._roles[at, : len(members)] = members
         of_role = np.append(np.where(among & np.isfinite(values), values, np.nan), np.nan)[self._roles]
-        order = np.argsort(of_role, axis=1)
-        known, place, measured = np.sort(of_role, axis=1), np.argsort(order, axis=1), np.isfinite(of_role)
+        order, measured = np.argsort(of_role, axis=1), np.isfinite(of_role)
+        known, place = np.take_along_axis(of_role, order, axis=1), np.empty_like(order)
+        np.put_along_axis(place, order, np.arange(order.shape[1])[np.newaxis], axis=1)
         rest = measured.sum(axis=1, keepdims=True) - measured
         # Without itself, the median of a GPU at or below the middle is that of the upper half.
         low, high = np.maximum(rest - 1, 0) // 2, rest // 2
@@ -354,6 +359,13 @@ class Window:
         out = np.full(len(values) + 1, np.nan)
         out[self._roles] = np.where(rest > 0, middle, np.nan)
         return out[:-1]
+
+    def peers_of(self, signal: str, seconds: float) -> Floats:
+        """Return for each GPU the median of a signal's means over its settled peers."""
+        key = f"peers of {signal}", seconds
+        if key not in self._means:
+            self._means[key] = self.peers(self.mean(signal, seconds), self.settled)
+        return self._means[key]
 
     def roles(self) -> list[npt.NDArray[np.intp]]:
         """Return the columns of each role."""

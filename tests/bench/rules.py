@@ -25,8 +25,8 @@ def run(options: BenchOptions) -> Iterator[Figure]:
     delay_garbage_collection()
     for nodes, mean_ms, p95_ms, goal_mib in ((64, 1.0, 5.0, None), (1024, None, 15.0, 40.0)):
         took, mib = _looks(options.count(nodes, 4), options.count(LOOKS, 20), options.seed)
-        fleet = f"{nodes * GPUS:,} GPUs at 1 Hz"
-        yield Figure(f"rules, a look at {fleet}, mean", statistics.mean(took), "ms", mean_ms)
+        fleet = f"{nodes * GPUS:,} GPUs"
+        yield Figure(f"rules, CPU a look at {fleet}, mean", statistics.mean(took), "ms", mean_ms)
         yield Figure("  p95", sorted(took)[int(0.95 * len(took))], "ms", p95_ms)
         yield Figure("  longest", max(took), "ms")
         if goal_mib:
@@ -34,7 +34,7 @@ def run(options: BenchOptions) -> Iterator[Figure]:
 
 
 def _looks(nodes: int, count: int, seed: int) -> tuple[list[float], float]:
-    """Return the milliseconds of each look, and the MiB that they added."""
+    """Return the milliseconds of CPU time of each look, and the MiB that they added."""
     names = simulated_names(nodes)
     fleet, published = Fleet(names), list[Event]()
     simulated = list(repeating_fleet(names, seed))
@@ -48,8 +48,8 @@ def _looks(nodes: int, count: int, seed: int) -> tuple[list[float], float]:
         if second < BEFORE:
             before = rss_mib(os.getpid())
             continue
-        began = time.perf_counter()
+        began = time.process_time()
         watch.observe(now)
-        took.append(1000 * (time.perf_counter() - began))
+        took.append(1000 * (time.process_time() - began))
         published.clear()
     return took, rss_mib(os.getpid()) - before

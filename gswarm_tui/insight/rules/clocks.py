@@ -29,9 +29,8 @@ Say = Callable[[Sequence[int]], tuple[str, tuple[Evidence, ...]]]
 
 def _clocks(window: Window) -> tuple[Floats, Floats]:
     """Return each GPU's clock as a share of its peers', and theirs."""
-    clock = window.mean("sm_clock_mhz", MINUTE)
-    peers = window.peers(clock, window.settled)
-    return clock / peers, peers
+    peers = window.peers_of("sm_clock_mhz", MINUTE)
+    return window.mean("sm_clock_mhz", MINUTE) / peers, peers
 
 
 def _share(window: Window, counter: str, reason: str) -> Mask:
@@ -64,6 +63,8 @@ def _heated(window: Window) -> Mask:
 
 def _thermal(window: Window) -> Iterable[Match]:
     held = _heated(window)
+    if not held.any():
+        return ()
     percent = np.fmax(window.mean("throttle_thermal_pct", MINUTE), window.mean("reason_thermal_pct", MINUTE))
     temp = window.mean("temp_c", MINUTE)
 
@@ -78,6 +79,8 @@ def _thermal(window: Window) -> Iterable[Match]:
 
 def _brake(window: Window) -> Iterable[Match]:
     held = _share(window, "throttle_brake_pct", "reason_brake_pct")
+    if not held.any():
+        return ()
     # Heat sets the bit of a hardware slowdown, too.
     held &= ~_share(window, "throttle_thermal_pct", "reason_thermal_pct")
     percent = np.fmax(window.mean("throttle_brake_pct", MINUTE), window.mean("reason_brake_pct", MINUTE))

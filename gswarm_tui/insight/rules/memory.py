@@ -85,7 +85,7 @@ def _gpu_memory(window: Window) -> Iterable[Match]:
 
 def _host_memory(window: Window) -> Iterable[Match]:
     kills = window.host("job_oom_kills", 600)
-    killed = np.flatnonzero(np.nanmax(kills, axis=0, initial=0) > np.nanmin(kills, axis=0, initial=np.inf))
+    killed = np.flatnonzero(np.fmax.reduce(kills, axis=0) > np.fmin.reduce(kills, axis=0))
     for at in killed.tolist():
         first = int(np.argmax(kills[:, at] > np.nanmin(kills[:, at])))
         since = window.now - (len(kills) - 1 - first) * window.step_s

@@ -214,11 +214,12 @@ def _oversubscribed(window: Window) -> Iterable[Match]:
 def _foreign(window: Window) -> Iterable[Match]:
     listed = window.listed
     memory, sm = listed.number("gpu_memory_mib"), listed.number("sm_pct")
-    # Only the owner of a process can read its rank, so that one with a rank is the job's after all.
-    unranked = np.array([one.rank is None for one in listed.samples], dtype=bool)
-    alien = unranked & ~listed.own & window.active[listed.column]
+    alien = ~listed.own & window.active[listed.column]
     for at in np.flatnonzero(alien & ((memory >= FOREIGN_MIB) | (sm >= FOREIGN_PCT))).tolist():
         column, one = int(listed.column[at]), listed.samples[at]
+        # Only the owner of a process can read its rank, so that one with a rank is the job's after all.
+        if one.rank is not None:
+            continue
         mib, busy = np.nan_to_num(memory[at]), min(100.0, float(np.nan_to_num(sm[at])))
         signal = f"process {one.pid} of {one.user} with {mib:,.0f} MiB"
         evidence = Evidence("gpu_memory_mib", float(mib), None, "MiB"), Evidence("sm_pct", busy, None, "%")
@@ -228,7 +229,7 @@ def _foreign(window: Window) -> Iterable[Match]:
 
 def _several(window: Window) -> bool:
     """Return whether any GPU has more than one process."""
-    return bool(len(window.listed.column) > len(np.unique(window.listed.column)))
+    return bool(np.bincount(window.listed.column, minlength=1).max() > 1)
 
 
 def shared(window: Window) -> tuple[Floats, Floats]:

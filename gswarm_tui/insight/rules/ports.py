@@ -83,14 +83,14 @@ def _port_down(window: Window) -> Iterable[Match]:
 
 
 def _port_errors(window: Window) -> Iterable[Match]:
-    rows = window.port_rows
+    rows, down = window.port_rows, _down(window.port_rows)[0]
     found: dict[str, list[Evidence]] = {}
     for counter, limit in LIMITS.items():
         growth = np.diff(rows.minutes(counter, 4 if limit else 10), axis=0)
         # A counter that was reset starts again from 0.
-        grown = np.where(growth > 0, growth, 0.0).sum(axis=0)
+        grown = growth.sum(axis=0, where=growth > 0)
         grown = grown / (60 * window.scale * len(growth)) if limit else grown
-        places = np.flatnonzero((grown > limit) & ~_down(rows)[0]).tolist()
+        places = np.flatnonzero((grown > limit) & ~down).tolist()
         # Most ports alike are a fabric that is congested, or a switch.
         for at in places if len(places) <= max(1, len(rows.keys) / 2) else ():
             node, name = rows.keys[at]
