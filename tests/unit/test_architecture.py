@@ -244,7 +244,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.doctor": 400,
     "gswarm_tui.exchange": 750,
     "gswarm_tui.fleet": 3_425,
-    "gswarm_tui.insight": 4_475,
+    "gswarm_tui.insight": 4_500,
     "gswarm_tui.launch": 1_900,
     "gswarm_tui.link": 1_450,
     "gswarm_tui.options": 1_275,
