@@ -372,7 +372,7 @@ class GswarmApp(Viewer):
 
     def dismiss_finding(self, finding_id: str, *, dismissed: bool) -> None:
         """Dismiss a finding in this recording, or undo that."""
-        notice = "dismissed; d shows it again" if dismissed else ""
+        notice = "dismissed; z lists it, d undoes it" if dismissed else ""
         self.change(notice, lambda: DismissFinding(finding_id, dismissed))
 
     def _end_time(self) -> float:

@@ -161,6 +161,7 @@ async def test_finding_is_dismissed_and_comes_back_by_the_same_key() -> None:
         await pilot.press("exclamation_mark")
         await pilot.pause()
         assert "ended or dismissed: 1 waste (thermal); z lists all" in screen_text(app)
+        assert "Only dismissed findings hold now." in screen_text(app)
         await pilot.press("z", "d")
         await shows(app, pilot, "1 finding ")
         assert not made.fleet.findings["1"].dismissed
@@ -226,6 +227,8 @@ async def test_finding_of_a_recording_is_dismissed_and_opens_at_its_time(tmp_pat
             await deck.settle(pilot)
             deck.player.seek(made.time - 2)
             await deck.settle(pilot)
+            await deck.press(pilot, "c")
+            assert line_with(deck.app, "cause of time is kept for no past time")
             await deck.press(pilot, "exclamation_mark", "enter", "d")
             async with asyncio.timeout(30):
                 while "dismissed" not in screen_text(deck.app).splitlines()[0]:

@@ -53,11 +53,12 @@ def legend_line(picture: HeatmapData, zoom: Zoom, state: str, cells: int) -> Lin
     return spread(left, [Span(f"{words} ", "accent")] if words else [], cells)
 
 
-def causes_line(causes: Mapping[str, bytes], cells: int) -> Line:
+def causes_line(causes: Mapping[str, bytes], cells: int, *, past: bool) -> Line:
     """Return what the letters of GPUs mean, with the number of GPUs; the most frequent ones come first."""
     line = [Span(" cause of time", "accent"), Span(" now", "dim")]
     if not causes:
-        return [*line, Span("  the rules haven't looked yet", "warning")]
+        why = "is kept for no past time" if past else "isn't known before the rules have looked"
+        return [*line[:1], Span(f" {why}", "warning")]
     for cause, count in Counter(b"".join(causes.values())).most_common():
         sign, shade = CAUSE_SIGNS[cause]
         words = f" {CAUSES[cause] if cause < len(CAUSES) else 'none'} {count:,}"

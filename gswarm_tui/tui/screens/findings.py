@@ -88,7 +88,9 @@ class FindingsScreen(FindingKeys):
         self._shown = [*now, *others] if self._all else now[:SHOWN]
         ids = [one.finding_id for one in self._shown]
         self._cursor = ids.index(before.finding_id) if before is not None and before.finding_id in ids else 0
-        lines: list[Spans] = [] if now else wrapped("No rule matches now.", cells, "dim")
+        dismissed = any(one.until is None for one in others)
+        none = "Only dismissed findings hold now." if dismissed else "No rule matches now."
+        lines: list[Spans] = [] if now else wrapped(none, cells, "dim")
         self._starts = []
         for finding in self._shown:
             self._starts.append(len(lines))

@@ -247,7 +247,7 @@ class FleetScreen(ViewerScreen):
             state.append(ZOOM_NAMES[heatmap.zoom_wanted])
         line = legend_line(heatmap.picture, heatmap.layout_plan.zoom, " · ".join(state), self.size.width)
         if self._by_cause and heatmap.causes is not None:
-            line = causes_line(heatmap.causes, self.size.width)
+            line = causes_line(heatmap.causes, self.size.width, past=self.viewer.player is not None)
         self.query_one("#legend", Bar).show(line)
         widest = max((node.facts for node in self._shown), key=len, default=())
         indexes = tuple(fact.label for fact in widest)
