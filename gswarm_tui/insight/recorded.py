@@ -123,10 +123,11 @@ def windows(
         sampled = feed.read(begin, min(end, begin + chunk_s))
         if not sampled and begin - sampled_at > SILENT_S:
             continue
-        sampled_at = begin + chunk_s if sampled else sampled_at
         for at in range(feed.count):
             window = feed.fill(window, at)
-            yield window
+            sampled_at = window.now if feed.sampled(at) else sampled_at
+            if window.now - sampled_at <= SILENT_S:
+                yield window
 
 
 class _Span(NamedTuple):
@@ -176,6 +177,10 @@ class _Feed:
         self._processes = _processes(span)
         self._events = self._reader.logged_events(span.low, span.high)[::-1]
         return bool(self._hosts.sampled.any())
+
+    def sampled(self, at: int) -> bool:
+        """Return whether any node was sampled in a step."""
+        return bool(self._hosts.sampled[at].any())
 
     def fill(self, window: Window, at: int) -> Window:
         """Push a step into the window, with what was listed in it; return it, or a new one for other GPUs."""

@@ -174,6 +174,16 @@ def test_other_recordings_of_the_same_job(
     assert culprits(json.loads(run("--json"))) == HOT
 
 
+def test_an_hour_without_samples_counts_for_a_quarter(recording: Path, run: Callable[..., str]) -> None:
+    later = "SET ts = ts + INTERVAL 1 HOUR WHERE ts > " + f"{_AT} + to_seconds(1000)"
+    tables = ("gpu_samples", "host_samples", "process_samples", "port_samples", "mount_samples")
+    change(recording, *(f"UPDATE {table} {later}" for table in tables))
+    change(recording, "UPDATE recordings SET ended_at = ended_at + INTERVAL 1 HOUR")
+    found = json.loads(run("--json"))
+    assert culprits(found)[0] == HOT[0]
+    assert sum(found["ledger"].values()) == pytest.approx(8 * (1500 + 900) / 3600, rel=0.02)
+
+
 def test_of_several_recordings_the_newest_is_judged_alone(
     recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
