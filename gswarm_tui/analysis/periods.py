@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 from gswarm_tui.common.errors import UserError, nearest, quote
 from gswarm_tui.store.querying.results import QuerySource
@@ -35,6 +35,11 @@ class Period:
     def seconds(self) -> float:
         """Duration of the period; up to now while it runs."""
         return max(0.0, (self.until - self.started_at).total_seconds())
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Start and end as Unix seconds."""
+        return self.started_at.replace(tzinfo=UTC).timestamp(), self.until.replace(tzinfo=UTC).timestamp()
 
 
 _PERIODS = """

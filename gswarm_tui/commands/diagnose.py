@@ -6,28 +6,24 @@ import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import cast
 
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.commands.recording_choice import add_session, choose_session, open_source, parse_words
 from gswarm_tui.commands.site_mail import site_mail
 from gswarm_tui.common.errors import UserError, print_notice, printable, quote
-from gswarm_tui.common.quantities import duration, first_of, gpu_time, plural
+from gswarm_tui.common.quantities import duration, gpu_time, plural
 from gswarm_tui.fleet.findings import CANNOT_TELL, Finding
 from gswarm_tui.insight import notes
 from gswarm_tui.insight.catalogue import RULES
 from gswarm_tui.insight.recorded import Diagnosis, diagnose
-from gswarm_tui.insight.watch import time_scale
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.json_output import findings_object, print_json
 from gswarm_tui.printing.progress import Progress
-from gswarm_tui.store.querying.arrays import ArraySource
 from gswarm_tui.store.querying.results import QuerySource
 
 SHOWN = 3
 """Findings that are printed in full; the rest is counted."""
-NODES_SHOWN = 4
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -48,7 +44,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     with contextlib.closing(open_source(named.file, environ)) as source:
         period = choose_session(source, named.name) if named.name else _whole(source)
         with Progress(f"diagnosing {printable(period.name)}") as progress:
-            found = diagnose_period(source, period, environ, pp=stages, progress=progress)
+            found = diagnose(
+                source, period.recording_id, *period.bounds, environ, pp=stages, progress=progress.report
+            )
         if arguments.for_site:
             if mail := site_mail(source, period, found.findings):
                 print(mail)
@@ -60,26 +58,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             return 0
         _print_text(found, period, source, everything=arguments.all)
     return 0
-
-
-def diagnose_period(
-    source: QuerySource,
-    period: Period,
-    environ: Mapping[str, str],
-    *,
-    pp: int = 0,
-    progress: Progress | None = None,
-) -> Diagnosis:
-    """Look with all rules at a session or recording. Raises StoreError."""
-    return diagnose(
-        cast(ArraySource, source),
-        period.recording_id,
-        period.started_at.replace(tzinfo=UTC).timestamp(),
-        period.until.replace(tzinfo=UTC).timestamp(),
-        scale=time_scale(environ),
-        pp=pp,
-        progress=(lambda _: None) if progress is None else progress.report,
-    )
 
 
 def _stages(text: str) -> int:
@@ -104,7 +82,7 @@ def _whole(source: QuerySource) -> Period:
 def _print_text(found: Diagnosis, period: Period, source: QuerySource, *, everything: bool) -> None:
     from gswarm_tui.printing.table import print_labelled
 
-    began, until = (_local(at.replace(tzinfo=UTC).timestamp()) for at in (period.started_at, period.until))
+    began, until = map(_local, period.bounds)
     job = f" · job {period.job}" if period.job else ""
     print(printable(f"{period.name} · {source.path}"))
     print(printable(f"{began} to {until} · {duration(period.seconds)}{job}"), end="\n\n")
@@ -122,7 +100,7 @@ def _print_text(found: Diagnosis, period: Period, source: QuerySource, *, everyt
     lines += [] if named or unnamed else [("no finding", "the rules found nothing in what they watched")]
     lines.append(("watched", _watched(found)))
     if found.not_measured:
-        lines.append(("not measured", _missing(found.not_measured, found.nodes)))
+        lines.append(("not measured", notes.unmeasured_text(found.not_measured, found.nodes)))
     lines.append(("last look", _local(found.looked_at)))
     print_labelled(lines, sys.stdout)
 
@@ -146,18 +124,6 @@ def _finding_lines(finding: Finding, *, running: bool) -> list[tuple[str, str]]:
 
 def _watched(found: Diagnosis) -> str:
     return f"{plural(found.nodes, 'node')}, {plural(found.gpus, 'GPU')}, by {plural(len(RULES), 'rule')}"
-
-
-def _missing(missing: Mapping[str, Sequence[str]], nodes: int) -> str:
-    """Return what isn't measured: signals by the nodes that lack them."""
-    signals: dict[tuple[str, ...], list[str]] = {}
-    for signal, lacking in missing.items():
-        signals.setdefault(tuple(lacking), []).append(signal)
-    parts = []
-    for lacking, names in signals.items():
-        where = "all nodes" if len(lacking) >= nodes else first_of(lacking, NODES_SHOWN)
-        parts.append(f"{', '.join(names)} ({where})")
-    return "; ".join(parts)
 
 
 def _local(at: float) -> str:

@@ -129,14 +129,13 @@ def _blocks(
 
 def _note(source: QuerySource, summary: Summary, environ: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return what the rules find; of many samples, which command looks for it."""
-    from gswarm_tui.commands.diagnose import diagnose_period
     from gswarm_tui.insight.notes import closing_note
-    from gswarm_tui.insight.recorded import MOST_SAMPLES
+    from gswarm_tui.insight.recorded import MOST_SAMPLES, diagnose
 
     period = summary.period
     command = f"gswarm-tui diagnose --db={shlex.quote(str(source.path))} -- {shlex.quote(period.name)}"
     if summary.whole is None or summary.whole.samples > MOST_SAMPLES:
         return [("findings", f"{command} looks for them in all samples")]
     with Progress(f"diagnosing {printable(period.name)}") as progress:
-        found = diagnose_period(source, period, environ, progress=progress)
+        found = diagnose(source, period.recording_id, *period.bounds, environ, progress=progress.report)
     return closing_note(found.findings, found.ledger, command)

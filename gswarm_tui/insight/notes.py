@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from gswarm_tui.common.quantities import gpu_time, plural
+from gswarm_tui.common.quantities import first_of, gpu_time, plural
 from gswarm_tui.fleet.findings import NOTE, SEVERITIES, Evidence, Finding
 
 OF_NODES = frozenset(
@@ -16,6 +16,8 @@ OF_NODES = frozenset(
     )
 )
 """Kinds that the site can mend and that another node wouldn't have."""
+NODES_NAMED = 4
+"""Nodes without a signal that are named; of more, the rest is counted."""
 _WORDS = {"waiting": "waiting for others"}
 
 
@@ -72,6 +74,19 @@ def counted(findings: Iterable[Finding]) -> str:
             names = ", ".join(kind if count == 1 else f"{count} {kind}" for kind, count in kinds.items())
             parts.append(f"{plural(kinds.total(), severity).replace('wastes', 'waste')} ({names})")
     return ", ".join(parts)
+
+
+def unmeasured_text(
+    missing: Mapping[str, Sequence[str]], nodes: int, name: Callable[[str], str] = str
+) -> str:
+    """Return the signals that rules lack, together if the same of ``nodes`` nodes don't measure them."""
+    by_nodes: dict[tuple[str, ...], list[str]] = {}
+    for signal, lacking in missing.items():
+        by_nodes.setdefault(tuple(lacking), []).append(name(signal))
+    return "; ".join(
+        f"{', '.join(signals)} ({'all nodes' if len(lacking) >= nodes else first_of(lacking, NODES_NAMED)})"
+        for lacking, signals in by_nodes.items()
+    )
 
 
 def closing_note(

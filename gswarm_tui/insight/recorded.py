@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,10 @@ from gswarm_tui.insight.catalogue import RULES
 from gswarm_tui.insight.coverage import not_measured
 from gswarm_tui.insight.rule import guarded
 from gswarm_tui.insight.signals import GPU_SIGNALS, HOST_SIGNALS, NEWEST, Signal
-from gswarm_tui.insight.watch import Watch
+from gswarm_tui.insight.watch import Watch, time_scale
 from gswarm_tui.insight.window import STEP_S, NodeInfo, Step, Window
 from gswarm_tui.store.querying.arrays import Arrays, ArraySource
+from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.reading.frames import PROCESSES_US
 from gswarm_tui.store.reading.recording_reader import RecordingReader
 from gswarm_tui.store.sql.schema import PROCESS_KEYS, micros
@@ -53,25 +54,24 @@ class Diagnosis:
     findings: list[Finding]
     ledger: dict[str, float]
     not_measured: dict[str, list[str]]
-    start: float
     looked_at: float
     nodes: int = 0
     gpus: int = 0
 
 
 def diagnose(
-    source: ArraySource,
+    source: QuerySource,
     recording_id: int,
-    start: float | None = None,
-    end: float | None = None,
+    start: float,
+    end: float,
+    environ: Mapping[str, str],
     *,
-    scale: float = 1.0,
     pp: int = 0,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Diagnosis:
     """Look with all rules at a recording, or at a part of it. Raises StoreError."""
-    reader = RecordingReader(source, recording_id)
-    start, end = reader.start if start is None else start, reader.end if end is None else end
+    # All sources of recordings return arrays, too.
+    reader, scale = RecordingReader(cast(ArraySource, source), recording_id), time_scale(environ)
     begin = max(min(start, reader.start), start - HISTORY_S * scale)
     # A rule that fails counts as a signal that isn't measured, and the others go on.
     failed: list[str] = []
@@ -79,7 +79,7 @@ def diagnose(
     known: dict[str, Finding] = {}
     window: Window | None = None
     ledger = dict.fromkeys(watch.ledger.totals(), 0.0)
-    for window in windows(reader, begin, end, scale=scale, pp=pp):
+    for window in windows(reader, begin, end, scale, pp):
         before = watch.ledger.totals()
         known |= {one.finding_id: one for one in watch.look(window)}
         # The first and the last step may lie in the period in part.
@@ -88,7 +88,7 @@ def diagnose(
             ledger[cause] += (seconds - before[cause]) * inside
         progress((window.now - begin) / max(1e-9, end - begin))
     if window is None:
-        return Diagnosis([], ledger, {}, start, start)
+        return Diagnosis([], ledger, {}, start)
     known |= {one.finding_id: one for one in watch.open}
     dismissed = {(one.kind, one.node, one.gpu) for one in reader.findings() if one.dismissed}
     found = [
@@ -98,12 +98,10 @@ def diagnose(
     ]
     missing = not_measured(window, RULES) | {name: list(window.nodes) for name in failed}
     looked_at = min(end, window.now)
-    return Diagnosis(in_order(found), ledger, missing, start, looked_at, len(window.infos), len(window.gpus))
+    return Diagnosis(in_order(found), ledger, missing, looked_at, len(window.infos), len(window.gpus))
 
 
-def windows(
-    reader: RecordingReader, start: float, end: float, *, scale: float = 1.0, pp: int = 0
-) -> Iterator[Window]:
+def windows(reader: RecordingReader, start: float, end: float, scale: float, pp: int) -> Iterator[Window]:
     """Return the window after each step of a recording; it is one object, changed between two steps."""
     [(user, first, last)] = reader.rows(
         "SELECT (SELECT user_name FROM recordings WHERE recording_id = $1), epoch_us(min(ts)) / 1e6, "

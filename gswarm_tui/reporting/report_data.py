@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from datetime import UTC
-from typing import Any, cast
+from typing import Any
 
 from gswarm_agent.frame import INFO
 from gswarm_tui.analysis.periods import Period
@@ -13,10 +12,8 @@ from gswarm_tui.analysis.profiles import longest_kernels, profile_line
 from gswarm_tui.analysis.summary_data import ProcessPeaks, Summary, processes, summarize
 from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.insight.recorded import MOST_SAMPLES, Diagnosis, diagnose
-from gswarm_tui.insight.watch import time_scale
 from gswarm_tui.plotting.annotations import MOST_EVENTS
 from gswarm_tui.store.figures.definitions import MINE
-from gswarm_tui.store.querying.arrays import ArraySource
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.first_events import first_events
 
@@ -67,9 +64,7 @@ def load_report_data(source: QuerySource, period: Period) -> ReportData:
     summary = summarize(source, period)
     diagnosis = None
     if summary.whole is not None and summary.whole.samples <= MOST_SAMPLES:
-        bounds = (at.replace(tzinfo=UTC).timestamp() for at in (period.started_at, period.until))
-        arrays, scale = cast(ArraySource, source), time_scale(os.environ)
-        diagnosis = diagnose(arrays, period.recording_id, *bounds, scale=scale)
+        diagnosis = diagnose(source, period.recording_id, *period.bounds, os.environ)
     return ReportData(
         recording=recording,
         nodes=source.query(_NODES, period.recording_id).dicts(),

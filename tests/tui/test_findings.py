@@ -142,7 +142,7 @@ async def test_list_counts_what_it_does_not_show_and_says_what_was_watched() -> 
         assert "working 81 %, waiting for others 10 %, starting 8 %, throttled 1 %" in line_with(
             app, "GPU time"
         )
-        assert "SM active, ports (gpu03)" in line_with(app, "not measured")
+        assert "SM active (all nodes); ports (gpu03)" in line_with(app, "not measured")
         assert "14:04:00, 0 s ago" in line_with(app, "last look")
         await pilot.press("z")
         await pilot.pause()

@@ -76,7 +76,7 @@ def curve_lines(
         lines += panel(plot, cells, (room + at) // len(sides), axis, ends, marks=marks)
     if not is_peer.any():
         return lines
-    newest = np.array([_median(part[:, np.newaxis])[0] for part in table[:, -bins // 5 :]])
+    newest = _median(table[:, -bins // 5 :].T)
     return [*lines, strip_line(newest / top, culprits, cells, ramp_of(metric))]
 
 

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, tzinfo
 
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
-from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.findings import FAULT, NOTE, WASTE, Finding
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.insight.notes import shares
@@ -74,15 +73,6 @@ def ledger_bars(ledger: Mapping[str, float], cells: int) -> list[Spans]:
         for cause, share in shares(ledger).items()
         if share
     ]
-
-
-def unmeasured_words(missing: Mapping[str, Sequence[str]], nodes: int) -> str:
-    """Return the signals that rules lack, with the nodes that don't measure them."""
-    parts = []
-    for signal, names in missing.items():
-        some = ", ".join(map(clean, names)) if len(names) <= 3 else plural(len(names), "node")
-        parts.append(kind_name(signal) + ("" if len(names) == nodes else f" ({some})"))
-    return ", ".join(parts) or "nothing that the rules need"
 
 
 def strip_line(levels: Floats, culprits: Collection[int], cells: int, ramp: str) -> Spans:

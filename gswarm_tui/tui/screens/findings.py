@@ -11,7 +11,7 @@ from gswarm_tui.common.quantities import age, plural
 from gswarm_tui.fleet.findings import Finding, holding, in_order
 from gswarm_tui.fleet.problems import named_rows
 from gswarm_tui.insight.catalogue import BY_KIND, RULES
-from gswarm_tui.insight.notes import counted, evidence_text, exclude_line, ledger_text, what
+from gswarm_tui.insight.notes import counted, evidence_text, exclude_line, ledger_text, unmeasured_text, what
 from gswarm_tui.tui.actions import FINDING, FINDINGS
 from gswarm_tui.tui.drawing.finding_curves import curve_lines
 from gswarm_tui.tui.drawing.finding_lines import (
@@ -19,7 +19,6 @@ from gswarm_tui.tui.drawing.finding_lines import (
     entry_lines,
     kind_name,
     ledger_bars,
-    unmeasured_words,
 )
 from gswarm_tui.tui.drawing.spans import Span, Spans, heading_rule
 from gswarm_tui.tui.drawing.text import clean
@@ -113,9 +112,10 @@ class FindingsScreen(FindingKeys):
         if examined is None:
             return [("last look", "none at what is shown; gswarm-tui diagnose looks at a recording"), watched]
         at = f"{datetime.fromtimestamp(examined.at, self.viewer.timezone):%H:%M:%S}"
+        missing = unmeasured_text(examined.not_measured, len(self.fleet.nodes), kind_name)
         return [
             ("GPU time", ledger_text(examined.ledger)),
-            ("not measured", unmeasured_words(examined.not_measured, len(self.fleet.nodes))),
+            ("not measured", clean(missing) or "nothing that the rules need"),
             ("last look", f"{at}, {age(max(0.0, self.viewer.now() - examined.at))} ago"),
             watched,
         ]
