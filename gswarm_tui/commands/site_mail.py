@@ -10,7 +10,7 @@ from gswarm_agent import __version__
 from gswarm_agent.frame import gpu_label
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import printable
-from gswarm_tui.common.quantities import duration, first_of, gpu_time, plural
+from gswarm_tui.common.quantities import first_of, gpu_time, held, plural
 from gswarm_tui.fleet.findings import NOTE, Finding
 from gswarm_tui.insight import notes
 from gswarm_tui.insight.catalogue import BY_KIND
@@ -42,7 +42,7 @@ def site_mail(source: QuerySource, period: Period, findings: Sequence[Finding]) 
     nodes = list(dict.fromkeys(name for one in chosen for name in one.nodes))
     titles = list(dict.fromkeys(_title(one) for one in chosen))
     lines = [f"Subject: {', '.join(nodes)}: {first_of(titles, 1)}", "", "Hello,", ""]
-    lines.append(f"my {job} met this; all times are UTC.")
+    lines.append(f"my {job} ran into the following; all times are UTC.")
     for finding in chosen:
         lines += ["", *_facts(finding, gpus)]
     listed = [(at, node, message) for at, node, message in xids if node in nodes]
@@ -51,7 +51,7 @@ def site_mail(source: QuerySource, period: Period, findings: Sequence[Finding]) 
         lines += [f"- {at:%Y-%m-%d %H:%M:%S} {node}: {message}" for at, node, message in listed[:MOST_XIDS]]
         lines += [f"- {len(listed) - MOST_XIDS} more"] if len(listed) > MOST_XIDS else []
     if line := notes.exclude_line(chosen):
-        lines += ["", f"What I did: my next job leaves it out with {line}."]
+        lines += ["", f"My next job will have {line}."]
     lines += ["", "Could you look at it? The numbers are from NVML, read without root by"]
     lines.append(f"gswarm-tui {__version__}; I can send the recording ({source.path.name}).")
     return "\n".join(map(printable, lines))
@@ -69,8 +69,8 @@ def _facts(finding: Finding, gpus: dict[tuple[Any, Any], dict[str, Any]]) -> lis
     elif finding.node is None:
         lines.append(f"- {plural(len(finding.nodes), 'node')}: {', '.join(finding.nodes)}")
     since, until = datetime.fromtimestamp(finding.since, UTC), finding.until
-    held = "until the end" if until is None else f"for {duration(until - finding.since)}"
-    lines.append(f"- since {since:%Y-%m-%d %H:%M:%S}, {held}")
+    lasted = "until the end" if until is None else f"for {held(until - finding.since)}"
+    lines.append(f"- since {since:%Y-%m-%d %H:%M:%S}, {lasted}")
     lines += [f"- {notes.evidence_text([one])}" for one in finding.evidence]
     if finding.gpu_hours > 0:
         lines.append(f"- cost so far: {gpu_time(3600 * finding.gpu_hours)}")

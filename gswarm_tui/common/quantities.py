@@ -100,6 +100,17 @@ def duration(seconds: float | None) -> str:
     return f"{days} d {text}" if days else text
 
 
+def held(seconds: float) -> str:
+    """Format a duration inside a sentence, as people write it: "22 s", "4 min", "1 h 12 min", "2 d 3 h"."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes, hours = round(seconds / 60), round(seconds / 3600)
+    parts = (minutes // 60, "h"), (minutes % 60, "min")
+    if hours >= 48:
+        parts = (hours // 24, "d"), (hours % 24, "h")
+    return " ".join(f"{number} {unit}" for number, unit in parts if number)
+
+
 def brief_time(ns: float | None) -> str:
     """Format a time given in nanoseconds, as of a kernel: "812 ns", "17.7 ms", "1.20 s"."""
     return DASH if ns is None or math.isnan(ns) else _scaled(ns, 1000, ("ns", "µs", "ms", "s"))

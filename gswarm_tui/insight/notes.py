@@ -52,8 +52,13 @@ def exclude_line(findings: Iterable[Finding]) -> str:
 
 
 def what(finding: Finding) -> str:
-    """Return a finding's sentence without its advice."""
-    return finding.sentence.removesuffix(" · " + finding.advice.rstrip("."))
+    """Return a finding's sentence without the advice."""
+    return finding.sentence.removesuffix(" · " + clause(finding.advice))
+
+
+def clause(advice: str) -> str:
+    """Return advice as the last part of a finding's sentence."""
+    return f"{advice[:1].lower()}{advice[1:].rstrip('.')}"
 
 
 def evidence_text(evidence: Iterable[Evidence]) -> str:

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from gswarm_agent.frame import gpu_label
 from gswarm_tui.common.errors import UserError, quote
-from gswarm_tui.common.quantities import duration
+from gswarm_tui.common.quantities import first_of, held
 from gswarm_tui.fleet.findings import NOTE, WASTE, Finding
 from gswarm_tui.insight.ledger import Ledger
+from gswarm_tui.insight.notes import clause
 from gswarm_tui.insight.rule import ALIKE, APART, LOCAL, ORDER, UNKNOWN, Match, Rule
 from gswarm_tui.insight.window import Window
 
@@ -22,8 +24,9 @@ CHANGED_S = 30.0
 SLOW_S = 15.0
 """Rules look this often, those that look early at each step."""
 NEW_S = 240.0
-"""What began so much later than the job isn't from its start."""
-
+"""A finding that began this much later than the job wasn't there from the job's start."""
+NAMED = 3
+"""Nodes that a sentence names; it counts the others."""
 
 SPEED = "GSWARM_TUI_RULES_SPEED"
 """Environment variable by which tests shorten all times of the rules, as in 20 for a 20th."""
@@ -181,19 +184,20 @@ class Watch:
         """Return the finding of an open match as it is at a time."""
         (rule, match, gpu), rank = one.named, one.rank
         node, severity = match.node, _severity(rule, match)
-        place = node if gpu is None else f"{node}:{gpu}"
-        advice = (match.advice or rule.advice).format(
-            node=node, gpu=place, nodes=", ".join(match.nodes or (node or "",))
-        )
-        held = duration(max(1.0, until - match.since))
+        nodes = match.nodes or (() if node is None else (node,))
+        named = first_of(nodes, NAMED) or "the nodes"
+        everywhere = len(nodes) in (0, len(window.nodes))
+        place = named if node is None else node if gpu is None else f"{node}:{gpu_label(gpu)}"
+        advice = (match.advice or rule.advice).format(node=node or named, gpu=place, nodes=named)
+        lasted = f" for {held(max(1.0, until - match.since))}" if match.lasts else ""
         share = one.gpu_s / (self._gpu_s or math.inf)
         parts = [
-            place or (", ".join(match.nodes) if 0 < len(match.nodes) <= 3 else "all GPUs"),
+            place if node or 0 < len(nodes) <= NAMED else "all GPUs" if everywhere else f"{len(nodes)} nodes",
             "" if rank is None else f"rank {rank}",
-            f"{match.signal} for {held}" + (f", {match.contrast}" if match.contrast else ""),
+            f"{match.signal}{lasted}" + (f", {match.contrast}" if match.contrast else ""),
             *match.details,
             f"≈ {100 * share:.0f} % of the run so far" if severity == WASTE and share >= 0.005 else "",
-            advice.rstrip("."),
+            clause(advice),
         ]
         return Finding(
             one.number,
@@ -202,7 +206,7 @@ class Watch:
             node,
             gpu,
             rank,
-            match.nodes or (() if node is None else (node,)),
+            nodes,
             match.since,
             None,
             one.gpu_s / 3600,

@@ -23,7 +23,7 @@ from tests.tui.scene import BEGINNING, Scene, scene
 
 Matches = Callable[[GswarmApp, str], None]
 SIZES = [(80, 24), (100, 30), (120, 40), (200, 60)]
-ADVICE = "Leave gpu03 out and tell the site: its cooling needs a look"
+ADVICE = "Leave gpu03 out and tell the site to check the cooling of gpu03:5"
 HOT = Finding(
     "1",
     "thermal",
@@ -36,7 +36,7 @@ HOT = Finding(
     None,
     0.31,
     "gpu03:5 · rank 21 · clock 1,215 MHz for 2 min, the other 31 at 1,965 · heat 71 % of that time · "
-    f"≈ 11 % of the run so far · {ADVICE}",
+    f"≈ 11 % of the run so far · l{ADVICE[1:]}",
     (
         Evidence("sm_clock_mhz", 1215, 1965, "MHz"),
         Evidence("throttle_thermal_pct", 71, None, "%"),
@@ -55,7 +55,7 @@ ODD = replace(
     rank=None,
     nodes=("gpu02",),
     gpu_hours=0.0,
-    sentence="gpu02 · driver 570.86.15 for 2 min, the other 3 have 570.86.16 · Tell the site",
+    sentence="gpu02 · driver 570.86.15 for 2 min, the other 3 have 570.86.16 · tell the site",
     evidence=(Evidence("cpu_pct", 12.3, 80, "%"),),
 )
 RULE = Rule(

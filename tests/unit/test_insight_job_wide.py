@@ -65,7 +65,7 @@ def test_a_hang_holds_for_hours_and_names_the_rank_that_rests() -> None:
     found = run(Job(nodes=2, seconds=12_000).with_faults(Fault(_stuck, 900, node=1, gpu=2)))
     (hang,) = found.alarms
     assert hang.until is None
-    assert "gpu02:2 rests" in hang.sentence
+    assert "gpu02:2 is idle" in hang.sentence
     assert hang.gpu_hours == pytest.approx(16 * (12_000 - 900) / 3600, rel=0.03)
 
 

@@ -94,7 +94,7 @@ def test_contexts_of_other_ranks_are_counted() -> None:
     (ghosts,) = found(job)
     assert (ghosts.kind, ghosts.node, ghosts.gpu) == ("ghosts", "gpu02", 0)
     assert "contexts of 3 other ranks" in ghosts.sentence
-    assert "1,440 MiB" in ghosts.sentence
+    assert "1,440 MiB unused" in ghosts.sentence
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3])

@@ -13,14 +13,14 @@ from gswarm_tui.insight.rule import LOCAL, Match, Rule
 from gswarm_tui.insight.window import Mask, Window
 
 SHARE_PCT = 10.0
-"""Share of busy time with a clock held down from which it counts (Omnistat: any; 10 % spares blips)."""
+"""Least share of busy time with a clock held down that counts (Omnistat: any; 10 % ignores blips)."""
 CAP_POINTS = 20.0
-"""Points by which a GPU is capped for more of the time than its peers: GEMMs run into the cap everywhere."""
+"""Points by which a GPU must be capped more often than its peers: GEMMs run into the cap on all GPUs."""
 LOW_CLOCK = 0.93
-"""Share of the peers' clock below which a clock counts as lower, if nothing but the clock tells."""
+"""Share of the peers' clock below which a clock counts as lower, if only the clock is measured."""
 HOT_C, HOTTER_C = 80.0, 8.0
 MARGIN_C, LESS_C = 3.0, 5.0
-"""Degrees to the slowdown that are few, and by how many fewer than the peers'."""
+"""Degrees below the slowdown temperature that are few, and how many fewer than the peers have."""
 LOWER_LIMIT = 0.95
 MINUTE = 60.0
 Say = Callable[[Sequence[int]], tuple[str, tuple[Evidence, ...]]]
@@ -49,7 +49,7 @@ def _share(window: Window, counter: str, reason: str) -> Mask:
 
 
 def _heated(window: Window) -> Mask:
-    """Return which GPUs heat slows; where nobody measures the reason, those that are hotter and slower."""
+    """Return which GPUs heat slows; where the reason isn't measured, those that are hotter and slower."""
     held = _share(window, "throttle_thermal_pct", "reason_thermal_pct")
     ratio, _ = _clocks(window)
     low = window.settled & (ratio < LOW_CLOCK)
@@ -81,7 +81,7 @@ def _brake(window: Window) -> Iterable[Match]:
     held = _share(window, "throttle_brake_pct", "reason_brake_pct")
     if not held.any():
         return ()
-    # Heat sets the bit of a hardware slowdown, too.
+    # Heat also sets the bit of a hardware slowdown.
     held &= ~_share(window, "throttle_thermal_pct", "reason_thermal_pct")
     percent = np.fmax(window.mean("throttle_brake_pct", MINUTE), window.mean("reason_brake_pct", MINUTE))
 
@@ -170,8 +170,8 @@ def _slower(window: Window, held: Mask, say: Say, *, alike: bool = False) -> Ite
         mhz, usual = float(np.median(clock[group])), float(np.median(peers[group]))
         behind = max(behind_peers(window, at) or 0.0 for at in group)
         lower = 1.0 - mhz / usual
-        # A clock that is 5 % lower can't cost more than 5 %, whatever else slows the job. If nobody measures
-        # the job's pace, the clock alone tells; a GPU without peers then costs nothing that is known.
+        # A clock that is 5 % lower can't cost more than 5 %, whatever else slows the job. Where the pace of
+        # the job isn't measured, the clock alone decides; a GPU without peers then has no known cost.
         measured = slower if slower is not None and slower >= COSTS else behind
         cost = lower if slower is None and not behind else float(np.fmin(measured, lower + 0.02))
         if most:
@@ -212,7 +212,7 @@ def _margin(window: Window) -> Iterable[Match]:
             window.gpus[at].node,
             at,
             window.now - MINUTE * window.scale,
-            f"{margin[at]:.0f} °C below its slowdown",
+            f"{margin[at]:.0f} °C below the slowdown temperature",
             (Evidence("temp_margin_c", round(float(margin[at])), round(float(peers[at])), "°C"),),
             f"the others {peers[at]:.0f} °C",
         )
@@ -220,7 +220,7 @@ def _margin(window: Window) -> Iterable[Match]:
 
 _BUSY = ("util_pct", "sm_clock_mhz")
 _SWAP = "Leave {node} out and tell the site"
-_NO_COST = "The job is no slower and no GPU waits for it: then it is a note."
+_NO_COST = "It is only a note while the job is no slower and no other GPU waits."
 RULES = (
     Rule(
         "thermal",
@@ -229,12 +229,12 @@ RULES = (
         LOCAL,
         (*_BUSY, "throttle_thermal_pct"),
         "60 s",
-        "thermal throttling in more than 10 % of busy time, in both halves; costs time from 9 % on",
+        "thermal throttling for more than 10 % of the busy time, in both halves; waste if the job loses 9 %",
         "Omnistat, DCGM; 10 % is our own threshold",
-        _SWAP + ": its cooling needs a look",
-        "A GPU that overheats lowers its clock. In lock-step all others wait for it.",
-        "The clock is no lower than that of its peers, or the job is no slower: then it is a note.",
-        "A room that is warm for all GPUs alike slows all of them, and no one is the culprit.",
+        _SWAP + " to check the cooling of {gpu}",
+        "A GPU that overheats lowers its clock. In lock-step, all other GPUs wait for it.",
+        "Heat slows most GPUs of the job alike. While the job is no slower, it is a note.",
+        "A warm room slows some GPUs more than others: they are named, although the room is the cause.",
         _thermal,
     ),
     Rule(
@@ -244,26 +244,26 @@ RULES = (
         LOCAL,
         (*_BUSY, "throttle_brake_pct"),
         "60 s",
-        "power brake (reason 0x80, or 0x8 without heat) in more than 10 % of busy time, in both halves",
+        "power brake (clock reason 0x80, or 0x8 without heat) for over 10 % of the busy time, in both halves",
         "NVML: HwPowerBrakeSlowdown, HwSlowdown; 10 % is our own threshold",
-        "Tell the site: the power feed of {nodes} brakes its GPUs",
-        "An overloaded power supply or a rack's control brakes GPUs. Nodes that brake together share it.",
+        "Tell the site that the power supply of {nodes} slows GPUs down",
+        "An overloaded power supply, or a rack's power control, forces GPUs to lower their clocks.",
         _NO_COST,
-        "The reason 0x8 doesn't say who brakes; a board's own protection sets it, too.",
+        "Clock reason 0x8 doesn't name the cause: the board's own protection sets it, too.",
         _brake,
     ),
     Rule(
         "power_cap",
-        "One GPU runs into its power cap and its peers don't",
+        "One GPU runs into its power cap, and its peers don't",
         WASTE,
         LOCAL,
         (*_BUSY, "throttle_power_pct", "power_limit_now_w"),
         "60 s",
-        "clock below 0.93 of its peers; capped for 20 points more of the time, or power limit 5 % lower",
+        "clock below 0.93 of the peers'; capped for 20 points more of the time, or power limit 5 % lower",
         "PRISM (arXiv 2510.15596); the thresholds are our own",
         "Ask the site why the power limit or the supply of {gpu} differs; until then leave {node} out",
         "A power limit that somebody lowered, or a GPU that draws more for the same work, lowers the clock.",
-        "All GPUs are capped alike, as in any large GEMM, or the clock is that of its peers.",
+        "All GPUs are capped alike, as in any large GEMM, or the clock is as high as that of the peers.",
         "A rank with more work than the others is capped more often, too.",
         _cap,
     ),
@@ -274,7 +274,7 @@ RULES = (
         LOCAL,
         (*_BUSY, "app_sm_clock_mhz"),
         "60 s",
-        "clock below 0.93 of its peers, with reason 0x2 or an application clock 5 % lower",
+        "clock below 0.93 of the peers', with clock reason 0x2 or an application clock 5 % lower",
         "NVML: ApplicationsClocksSetting; GCM warns from 30 MHz on",
         "Ask the site to reset the clocks of {gpu}: nvidia-smi -rgc; nvidia-smi -rac",
         "Locked or application clocks stay after a benchmark or an earlier job, on some GPUs only.",
@@ -289,11 +289,11 @@ RULES = (
         LOCAL,
         ("temp_margin_c",),
         "newest value",
-        "3 °C or less until its slowdown, 5 °C less than its peers",
+        "at most 3 °C below the slowdown temperature, and 5 °C closer to it than the peers",
         "NVSentinel: GpuThermalMarginWatch; the thresholds are our own",
-        "Tell the site: the airflow of {gpu} needs a look",
+        "Tell the site to check the airflow of {gpu}",
         "The temperature at which a GPU slows down differs by model and board; the margin to it doesn't.",
-        "Most GPUs are as near, or heat slows it already.",
+        "Most GPUs are as close, or heat slows the GPU already.",
         "A GPU may run for weeks at a small margin.",
         _margin,
     ),

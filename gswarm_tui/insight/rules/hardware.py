@@ -21,7 +21,7 @@ MEMORY = {48, 63, 64, 94, 95, 140, 171, 172}
 """XIDs of memory errors; 63 alone says that a row was remapped, which costs nothing."""
 REMAPPED = 63
 PROGRAM = (13, 31, 43, 45)
-"""XIDs of faults of the program, those that say most first; 45 also comes when a process is ended."""
+"""XIDs of program errors, the most specific first; the driver also reports 45 when a process is ended."""
 CLEANED_UP = 45
 NVLINK = {74, *range(144, 151)}
 HELD_S, SURVIVED_S = 3600.0, 600.0
@@ -29,11 +29,11 @@ HELD_S, SURVIVED_S = 3600.0, 600.0
 CASCADE_S = 120.0
 """XIDs and ended ranks that follow another fault within this time are its consequences."""
 SILENT_S = 60.0
-"""A GPU that gives no sample for this time while its neighbours do is lost."""
+"""A GPU without samples for this time counts as lost while other GPUs of its node have some."""
 GONE_S = 120.0
 """A rank that restarts within this time isn't dead."""
 NVLINK_ERRORS, ABOVE_PEERS = 100, 10
-"""So many errors since the start count, if they are also this many times those of the peers."""
+"""NVLink errors since the start that count, if they are also this many times those of the peers."""
 COUNTERS = (
     ("ecc_uncorrected", 1, FAULT),
     ("remap_failed", 1, FAULT),
@@ -48,7 +48,7 @@ _CORE = ("util_pct", "power_w", "mem_used_mib")
 
 
 class _Fact(NamedTuple):
-    """An event about a GPU: its column, when, its XID (0 for other kinds) and what it says."""
+    """An event about a GPU: the column, the time, the XID (0 for other kinds), kind and message."""
 
     at: int
     since: float
@@ -95,17 +95,24 @@ def _roots(facts: Iterable[_Fact]) -> dict[int, _Fact]:
 
 
 def _match(
-    window: Window, at: int, since: float, signal: str, *evidence: Evidence, severity: str = ""
+    window: Window,
+    at: int,
+    since: float,
+    signal: str,
+    *evidence: Evidence,
+    severity: str = "",
+    lasts: bool = True,
 ) -> Match:
-    """Return the match of a GPU, which costs what the job got slower since then."""
+    """Return the match of a GPU; its cost is what the job lost since then."""
     lost = costs(window, since) * float(window.active.sum())
-    return Match(window.gpus[at].node, at, since, signal, evidence, lost=lost, severity=severity)
+    node = window.gpus[at].node
+    return Match(node, at, since, signal, evidence, lost=lost, severity=severity, lasts=lasts)
 
 
-def _told(window: Window, fact: _Fact, severity: str = "") -> Match:
-    """Return the match of an event."""
+def _of_fact(window: Window, fact: _Fact, severity: str = "") -> Match:
     evidence = Evidence("xid" if fact.xid else fact.kind, fact.xid or fact.message)
-    return _match(window, fact.at, fact.since, fact.message or fact.kind, evidence, severity=severity)
+    words = fact.message or fact.kind
+    return _match(window, fact.at, fact.since, words, evidence, severity=severity, lasts=False)
 
 
 def _mute(window: Window) -> Mask:
@@ -122,7 +129,7 @@ def _gpu_lost(window: Window) -> Iterable[Match]:
     roots = _roots(_facts(window))
     for at, fact in roots.items():
         if fact.xid not in MEMORY:
-            yield _told(window, fact, FAULT if np.isfinite(window.ran_at[at]) else NOTE)
+            yield _of_fact(window, fact, FAULT if np.isfinite(window.ran_at[at]) else NOTE)
     for at in set(np.flatnonzero(_mute(window)).tolist()) - set(roots):
         yield _match(window, at, window.now - SILENT_S * window.scale, "no samples", Evidence("samples", 0))
 
@@ -134,7 +141,7 @@ def _memory_error(window: Window) -> Iterable[Match]:
         if fact.xid in MEMORY:
             # A row that was remapped costs nothing by itself, and often comes with another XID.
             lives = window.active[at] and not costs(window, fact.since) and not uncorrected[at] > 0
-            yield _told(window, fact, NOTE if fact.xid == REMAPPED and lives else FAULT)
+            yield _of_fact(window, fact, NOTE if fact.xid == REMAPPED and lives else FAULT)
     named = set(roots)
     for counter, least, severity in COUNTERS:
         grown = window.growth(counter)
@@ -143,9 +150,9 @@ def _memory_error(window: Window) -> Iterable[Match]:
             alone = (grown >= least) & ((least == 1) | (grown > ABOVE_PEERS * peers))
             for at in set(np.flatnonzero(alone).tolist()) - named:
                 named.add(at)
-                words = f"{GPU_BY_NAME[counter].label}: {grown[at]:,.0f} more"
+                words = f"{GPU_BY_NAME[counter].label}: {grown[at]:,.0f} more since the start"
                 evidence = Evidence(counter, float(grown[at]), float(peers[at]) if peers[at] >= 0 else None)
-                yield _match(window, at, window.now, words, evidence, severity=severity)
+                yield _match(window, at, window.now, words, evidence, severity=severity, lasts=False)
 
 
 def _program_error(window: Window) -> Iterable[Match]:
@@ -160,13 +167,13 @@ def _program_error(window: Window) -> Iterable[Match]:
             incidents.append([fact])
     for incident in incidents:
         begin = incident[0].since
-        # Whoever ends a job ends the work on all its GPUs.
+        # Ending a job ends the processes on all of its GPUs.
         several = len({one.at for one in incident}) > 1 or np.isfinite(window.ran_at).sum() == 1
         ended = several and all(one.xid == CLEANED_UP for one in incident)
         if not ended and not any(-5 <= begin - root <= cascade for root in roots):
             # Clocks of nodes differ by some ms, and a cleaned-up process follows its fault at once.
             early = [one for one in incident if one.since - begin <= 2 * window.scale]
-            yield _told(window, min(early, key=lambda one: (PROGRAM.index(one.xid), one.since)))
+            yield _of_fact(window, min(early, key=lambda one: (PROGRAM.index(one.xid), one.since)))
 
 
 def _nvlink(window: Window) -> Iterable[Match]:
@@ -177,15 +184,18 @@ def _nvlink(window: Window) -> Iterable[Match]:
         elif fact.kind == "nvlink_degraded" or fact.xid in NVLINK:
             down.setdefault(fact.at, fact)
     for fact in down.values():
-        yield _told(window, fact)
+        yield _of_fact(window, fact)
     errors = window.growth("nvlink_errors")
     if (errors >= NVLINK_ERRORS).any():
         peers = window.peers(errors)
         many = window.active & (errors >= NVLINK_ERRORS) & (errors > ABOVE_PEERS * peers)
         for at in set(np.flatnonzero(many).tolist()) - set(down):
             evidence = Evidence("nvlink_errors", float(errors[at]), float(peers[at]), "errors")
-            words, severity = f"{errors[at]:,.0f} NVLink errors", _waste(window, window.now, at)
-            yield _match(window, at, window.now, words, evidence, severity=severity)
+            words, severity = (
+                f"{errors[at]:,.0f} NVLink errors since the start",
+                _waste(window, window.now, at),
+            )
+            yield _match(window, at, window.now, words, evidence, severity=severity, lasts=False)
 
 
 def _pcie(window: Window) -> Iterable[Match]:
@@ -209,7 +219,7 @@ def _pcie(window: Window) -> Iterable[Match]:
         limit = np.select([gen < 3.5, gen < 4.5], REPLAYS[:2], REPLAYS[2])
         for at in np.flatnonzero((rate > limit) & (rate > 2 * window.peers(rate)) & window.active).tolist():
             evidence = Evidence("pcie_replays", round(float(rate[at]), 2), float(limit[at]), "1/min/lane")
-            words = f"{rate[at]:.1f} PCIe replays a minute and lane"
+            words = f"{rate[at]:.1f} PCIe replays per minute and lane"
             yield _match(window, at, since, words, evidence, severity=_waste(window, since, at))
 
 
@@ -266,7 +276,7 @@ def _rank_died(window: Window) -> Iterable[Match]:
         last = None if place is None else window.last_process.get((place.node, place.row))
         yield Match(
             *(window.nodes[node], at, float(ended_at[here].min())),
-            "its process is gone" if at is not None else f"{len(here)} processes are gone",
+            "the process is gone" if at is not None else f"{len(here)} processes are gone",
             (Evidence("processes", 0, len(here)),),
             f"the other {waits.sum()} GPUs wait",
             () if last is None else (f"pid {last.pid}",),
@@ -285,10 +295,10 @@ def _blind(window: Window) -> Iterable[Match]:
     since = window.now - window.step_s * len(steps)
     evidence = (Evidence("samples", 0, None),)
     if len(names) > 3:
-        yield Match(None, None, since, f"no samples of {len(names)} nodes", evidence, nodes=tuple(names))
+        yield Match(None, None, since, f"no samples from {len(names)} nodes", evidence, nodes=tuple(names))
         return
     for name in names:
-        yield Match(name, None, since, "no samples: findings can't see it", evidence)
+        yield Match(name, None, since, "no samples", evidence, "no rule sees this node")
 
 
 _EXCLUDE = "Leave {node} out and tell the site"
@@ -296,11 +306,11 @@ _EXCLUDE = "Leave {node} out and tell the site"
 RULES = (
     Rule(
         "gpu_lost", "A GPU is lost", FAULT, LOCAL, ("events",), "at once; without an event 60 s",
-        "XID 79, 119, 120, 122 or 123, NVML says it is lost, or no samples while its neighbours have some",
+        "XID 79, 119, 120, 122 or 123, NVML reports it as lost, or only other GPUs of the node have samples",
         "NVIDIA's XID catalogue; arXiv 2503.11901 (Delta)",
         _EXCLUDE + ": the GPU needs a reset or the node a reboot",
-        "The rank on it can't go on, and all others wait for it until a timeout ends the job.",
-        "It answers again, or has a new process.",
+        "The rank on the lost GPU can't go on, and all others wait for it until a timeout ends the job.",
+        "The GPU answers again, or has a new process.",
         "A driver that is reset on purpose looks the same.",
         _gpu_lost, early=True,
     ),
@@ -312,15 +322,15 @@ RULES = (
         _EXCLUDE + ": the GPU needs a reset; restart the job from its last checkpoint",
         "An uncorrected error ends the program whose memory it hit.",
         "The GPU has a new process. Errors from before the recording don't count.",
-        "Errors that a program without ECC can't see are not counted at all.",
+        "With ECC switched off, the GPU counts no errors.",
         _memory_error, early=True,
     ),
     Rule(
-        "program_error", "A program used a GPU wrongly", WASTE, LOCAL, ("events",), "at once",
+        "program_error", "A program failed on a GPU", WASTE, LOCAL, ("events",), "at once",
         "XID 13, 31, 43 or 45, the first in time; those that follow a lost GPU or a memory error don't count",
         "NVIDIA's XID catalogue; Fire-Flyer, Titan",
-        "Run the program under compute-sanitizer; if {node} is named in other jobs, too, it is its hardware",
-        "A kernel read or wrote where it may not. XIDs of other GPUs that follow are consequences.",
+        "Run the program under compute-sanitizer; if other jobs fail on {node}, too, suspect the hardware",
+        "A kernel read or wrote invalid addresses. XIDs that follow on other GPUs are consequences.",
         "XID 45 on several GPUs at once: somebody ended the job.",
         "Faulty memory can also make addresses wrong.",
         _program_error, early=True,
@@ -330,8 +340,8 @@ RULES = (
         "at once",
         "links down or slower than others, XID 74 or 144 to 150, or 100 errors and 10 times those of peers",
         "NVIDIA's XID catalogue; 100 and 10 are our own",
-        _EXCLUDE + ": the GPU or its board needs a look",
-        "All-reduce goes over all links: the job goes on, at the speed of what is left.",
+        _EXCLUDE + " to check the GPU and its board",
+        "All-reduce uses all links: with fewer, the job goes on, but more slowly.",
         "The links are up again, or the GPU has a new process.",
         "Errors that are corrected in time cost nothing.",
         _nvlink, early=True,
@@ -340,20 +350,20 @@ RULES = (
         "pcie_degraded", "A GPU's PCIe link is narrow or repeats packets", WASTE, LOCAL,
         ("pcie_gen", "pcie_width"), "60 s; replays 5 min",
         "an older generation or fewer lanes than the peers and than the GPU can have, while busy; or more "
-        "replays a minute and lane than 0.48 (Gen3), 0.96 (Gen4) or 1.92 (Gen5), and twice those of peers",
-        "DCGM; Imbue: 25 % of new hosts",
-        _EXCLUDE + ": the GPU needs to be seated again",
+        "replays per minute and lane than 0.48 (Gen3), 0.96 (Gen4) or 1.92 (Gen5), and twice the peers'",
+        "DCGM; Imbue (25 % of new hosts)",
+        _EXCLUDE + " to reseat the GPU",
         "Batches reach the GPU, and gradients the network, more slowly than elsewhere.",
-        "All links are alike, the GPU is idle, or the job is no slower: then it is a note.",
-        "A machine with slots of different widths.",
+        "All links are alike, or the GPU is idle. While the job is no slower, it is a note.",
+        "A machine whose slots differ in width by design.",
         _pcie,
     ),
     Rule(
-        "rank_died", "A rank has died and the others wait", FAULT, LOCAL, ("processes", "util_pct"), "2 min",
+        "rank_died", "A rank has died, and the others wait", FAULT, LOCAL, ("processes", "util_pct"), "2 min",
         "the process of a GPU is gone for 2 min, while at least half of the GPUs are busy and nothing moves",
-        "PyTorch: a collective waits 10 minutes for a rank; 2 min is our own",
-        "See the log of that rank; end the job, it won't go on by itself",
-        "In lock-step the others spin in a collective until a timeout.",
+        "PyTorch (a collective waits 10 min for a rank); 2 min is our own threshold",
+        "Read the log of that rank, and end the job: it won't go on by itself",
+        "In lock-step, the other ranks spin in a collective until a timeout.",
         "All processes end, or the rank restarts in time, or the others go on working.",
         "A program that lets some ranks end early, while others compute on without memory traffic.",
         _rank_died, early=True,
@@ -361,9 +371,9 @@ RULES = (
     Rule(
         "blind", "A node sends no samples", NOTE, APART, (), "three intervals, at least 15 s",
         "no sample of GPUs or host, while other nodes send some",
-        "Omnistat, nvrx-watch: a blind watcher must not look healthy",
-        "See whether {node} answers: gswarm-tui doctor",
-        "What happens on the node isn't seen by any rule.",
+        "Omnistat, nvrx-watch (missing samples must not look healthy)",
+        "Check with gswarm-tui doctor whether {nodes} can be reached",
+        "No rule sees what happens on this node.",
         "No node sends samples.",
         "The agent was stopped, and the node is well.",
         _blind, early=True,

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
+from gswarm_tui.common.quantities import rate
 from gswarm_tui.fleet.findings import FAULT, WASTE, Evidence
 from gswarm_tui.insight.ledger import BURST_MB_S, STARVED_PCT, waits_for_input, written
 from gswarm_tui.insight.rule import ALIKE, APART, Match, Rule
@@ -99,7 +100,7 @@ def _hang(window: Window) -> Iterable[Match]:
         f"{known} GPUs busy without work",
         evidence,
         1.0,
-        *(f"{gpu.node}:{gpu.facts.label} rests" for gpu in resting),
+        *(f"{gpu.node}:{gpu.facts.label} is idle" for gpu in resting),
         contrast=f"{evidence[0].value:,} {evidence[0].unit} instead of {evidence[0].peers:,}",
     )
 
@@ -154,11 +155,11 @@ def _fabric(window: Window) -> Iterable[Match]:
         window,
         window.now
         - int((window.job("ib_mb_s", 2 * _STATISTIC_S) < (before + now) / 2).sum()) * window.step_s,
-        f"{now:,.0f} MB/s between nodes",
+        f"{rate(now)} between nodes",
         (_evidence("ib_mb_s", now, before), _evidence(signal, _mean(works), worked)),
         1 - _mean(works) / worked,
         "all GPUs wait alike",
-        contrast=f"{before:,.0f} before",
+        contrast=f"{rate(before)} before",
     )
 
 
@@ -308,12 +309,12 @@ RULES = (
         ALIKE,
         ("util_pct", "mem_util_pct", "power_w"),
         "60 s",
-        "all GPUs ≥ 90 % busy with less power, and memory use and bytes near 0, against their height before",
+        "all GPUs ≥ 90 % busy, while power, memory utilisation and traffic are far below their earlier peaks",
         "marin#7344, nccl#2428, DLRover (tensor ≤ 0.001)",
-        "Ask the job where each rank waits: its NCCL log, or py-spy dump of a rank",
-        "A rank that waits in a collective spins: its GPU looks busy, while nothing is computed or moved.",
-        "A GPU that works, as in evaluation on one GPU; a rank that rests hides a hang for 10 min.",
-        "A fabric that is dead reads the same. A job that never worked isn't recognised as hung.",
+        "Find out where each rank waits: read the NCCL log, or run py-spy dump on a few ranks",
+        "A rank that waits in a collective spins: the GPU looks busy, while nothing is computed or moved.",
+        "Any GPU works, as in an evaluation. With idle GPUs among those that spin, for the first 10 min.",
+        "A dead fabric looks the same. A job that never worked isn't recognised as hung.",
         _hang,
     ),
     Rule(
@@ -324,10 +325,10 @@ RULES = (
         ("util_pct", "psi_io_pct"),
         "60 s",
         "GPUs < 20 % busy on 2 nodes or more whose tasks wait for I/O",
-        "Own threshold; PSI of the kernel",
-        "Tell the site which file system stalls, and stage data on local disks; your GPUs are fine",
+        "our own threshold; pressure (PSI) of the kernel",
+        "Tell the site which file system stalls, and copy the data to local disks; the GPUs are fine",
         "Ranks that wait for a shared file system feed no GPU.",
-        "The job writes more than 50 MB/s, as in a checkpoint, or began less than 5 min ago.",
+        "The job writes more than 50 MB/s, as in a checkpoint, or started less than 5 min ago.",
         "Local disks of several nodes that stall at the same time look like shared storage.",
         _storage,
     ),
@@ -355,9 +356,9 @@ RULES = (
         "4 min",
         "bytes between nodes fell by 10 % or more, and work by 5 %, alike on all GPUs at the same clocks",
         "Minder; Greyhound (10 %)",
-        "Nothing in your job explains it: ask the site about the fabric, or run on fewer switches",
-        "Other jobs share the switches. Where they are congested, all ranks wait for bytes.",
-        "One GPU waits less than the others, or clocks fell: then that is the cause.",
+        "Ask the site about the fabric, or run on fewer switches: nothing in the job explains the loss",
+        "Jobs share switches. Where these are congested, all ranks wait for data.",
+        "One GPU waits less than the others, or clocks fell: that is then the cause.",
         "A job that begins a phase with less work and fewer bytes at full utilisation looks the same.",
         _fabric,
     ),
@@ -368,12 +369,12 @@ RULES = (
         APART,
         ("mem_util_pct", "disk_write_mb_s", "processes"),
         "1 h",
-        "at least 3 regular dips below half of the usual work with writes, for more than 6 % of the time",
+        "at least 3 regular pauses with writes, below half of the usual work, that take over 6 % of the time",
         "Meta RSC (Daly-Young interval); 6 % is our own threshold",
         "Write checkpoints asynchronously, or less often",
         "While all ranks write a checkpoint, no GPU works.",
         "The GPUs work on while the job writes, or checkpoints take less than 6 %.",
-        "Evaluation that writes as much at regular times counts as well.",
+        "An evaluation that regularly writes as much looks the same.",
         _checkpoints,
     ),
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from gswarm_tui.common.quantities import mebibytes, used_of
 from gswarm_tui.fleet.findings import FAULT, NOTE, WASTE, Evidence
 from gswarm_tui.fleet.history import Floats, Singles
 from gswarm_tui.insight.effect import costs
@@ -18,7 +19,7 @@ TREND_S = 300.0
 STRAIGHT = 0.9
 """The least R² of growth (Kineto's and our own threshold)."""
 LEFT_S = 1800.0
-"""What lasts longer than this isn't a fault yet."""
+"""Memory or space that lasts longer than this isn't a fault yet."""
 LEAST_GROWTH = 0.005
 """The least growth in ``TREND_S``, as a share of the whole: less is noise."""
 SETTLED_S = 120.0
@@ -74,7 +75,7 @@ def _gpu_memory(window: Window) -> Iterable[Match]:
         a_minute = grows[at] * 60 / window.step_s * window.scale
         yield Match(
             *(window.gpus[at].node, at, window.now - TREND_S * window.scale),
-            f"memory {used[-1, at] / 1024:,.1f} GiB, {a_minute:,.0f} MiB more a minute",
+            f"memory {mebibytes(float(used[-1, at]))}, growing by {mebibytes(round(a_minute))} a minute",
             (
                 Evidence("mem_used_mib", float(used[-1, at]), float(peers[at]), "MiB"),
                 Evidence("memory_total_mib", float(total[at]), None, "MiB"),
@@ -91,9 +92,15 @@ def _host_memory(window: Window) -> Iterable[Match]:
         since = window.now - (len(kills) - 1 - first) * window.step_s
         count = float(np.nanmax(kills[:, at]) - np.nanmin(kills[:, at]))
         yield Match(
-            *(window.nodes[at], None, since, f"{count:.0f} × out of memory: the kernel killed processes"),
+            *(
+                window.nodes[at],
+                None,
+                since,
+                f"the kernel killed processes for lack of memory, {count:.0f} times",
+            ),
             (Evidence("job_oom_kills", count, 0.0),),
             lost=costs(window, since) * float(window.active.sum()),
+            lasts=False,
         )
     used, job = window.host("memory_used_mib", TREND_S), window.host("job_memory_mib", TREND_S)
     limit = window.host("job_memory_limit_mib", TREND_S)[-1]
@@ -116,7 +123,7 @@ def _host_memory(window: Window) -> Iterable[Match]:
         now = float(job[-1, at] if in_job[at] else used[-1, at])
         yield Match(
             *(window.nodes[at], None, window.now - TREND_S * window.scale),
-            f"host memory {now / 1024:,.0f} of {whole / 1024:,.0f} GiB",
+            f"host memory {used_of(now, whole)}",
             (Evidence("job_memory_mib" if in_job[at] else "memory_used_mib", now, None, "MiB"),),
             details=(_minutes(left[at]),),
         )
@@ -139,7 +146,7 @@ def _swap(window: Window) -> Iterable[Match]:
         since, known = window.now - 60 * window.scale, bool(np.isfinite(pressure[at]))
         cost = costs(window, since)
         yield Match(
-            *(window.nodes[at], None, since, f"{grown[at]:,.0f} MiB swapped out"),
+            *(window.nodes[at], None, since, f"{mebibytes(round(float(grown[at])))} swapped out"),
             (
                 Evidence("swap_used_mib", float(swap[-1, at]), None, "MiB"),
                 *([Evidence("psi_memory_pct", round(float(pressure[at])), None, "%")] if known else []),
@@ -157,7 +164,7 @@ def _disk(window: Window) -> Iterable[Match]:
     shrinks = growth(-minutes[-round(TREND_S / 60) - 1 :])
     left = _left(window, free, shrinks, 60 * window.scale)
     full = (free <= np.minimum(FULL * total, FULL_MIB)) & (total > 0)
-    # A file system that was full before isn't the job's: somebody lives with it.
+    # A file system that was full before the job isn't the job's fault, and is only a note.
     fell = np.fmax(rows.first("free_mib"), np.fmax.reduce(minutes, axis=0)) - free > FULL * total
     few = (files < FEW_FILES) & (np.fmax.reduce(rows.minutes("free_inodes", 30), axis=0) > 2 * FEW_FILES)
     soon = left <= LEFT_S
@@ -165,7 +172,7 @@ def _disk(window: Window) -> Iterable[Match]:
     for at in np.flatnonzero((full | few | soon) & rows.listed).tolist():
         found.setdefault(rows.keys[at][1], []).append(at)
     for name, places in found.items():
-        # A file system of all nodes is none's fault.
+        # No node is at fault if most nodes see the same file system fill up.
         everywhere = len(places) > 1 and len(places) > len(window.nodes) / 2
         nodes = tuple(rows.keys[at][0] for at in places)
         for at in places[:1] if everywhere else places:
@@ -182,13 +189,13 @@ def _disk(window: Window) -> Iterable[Match]:
 RULES = (
     Rule(
         "gpu_memory", "A GPU's memory runs out", FAULT, APART, ("mem_used_mib",), "5 min",
-        "grows in a straight line (R² > 0.9), by 0.5 % of the whole in 5 min, and is full within 30 min",
+        "grows in a straight line (R² > 0.9), by 0.5 % of the whole in 5 min, and will be full within 30 min",
         "TraceML (memory creep); the numbers are our own",
         "Find what grows: tensors kept with their graph, or longer sequences; "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps with fragments",
-        "The program ends when it asks for memory that isn't there.",
-        "Memory is full but doesn't grow: PyTorch's cache keeps what it once had. Or it levels off.",
-        "A cache that is meant to grow, and stops by itself.",
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True reduces fragmentation",
+        "A program that can't allocate memory ends.",
+        "Memory is full but no longer grows, as PyTorch's cache keeps what it once had.",
+        "A cache that stops growing by itself.",
         _gpu_memory,
     ),
     Rule(
@@ -198,8 +205,8 @@ RULES = (
         "ClusterCockpit (0.9 of the limit); the numbers are our own",
         "Request more memory, or start fewer data loader workers: each holds a copy of the dataset's objects",
         "The kernel ends a process when the job's limit is reached, and the other ranks wait for it.",
-        "Only the page cache grows, or it levels off.",
-        "A dataset that is read into memory once, and then fits.",
+        "Only the page cache grows, or the growth levels off.",
+        "A dataset that is read into memory once, and fits.",
         _host_memory, early=True,
     ),
     Rule(
@@ -208,19 +215,19 @@ RULES = (
         "that isn't measured",
         "our own thresholds; pressure as in the kernel's documentation of PSI",
         "Request more memory, or start fewer data loader workers",
-        "Memory that is swapped out is a thousand times slower, and all ranks wait for this node.",
-        "Old pages are swapped out and nothing waits for them.",
+        "Memory that is swapped out is a thousand times slower, and all ranks wait for the node.",
+        "Old pages are swapped out, and nothing waits for them.",
         "Another job on the node fills its memory.",
         _swap,
     ),
     Rule(
         "disk_full", "A file system is full", FAULT, LOCAL, ("mounts",), "at once; growth: 5 min",
-        "less than 1 % and 1 GiB free, fewer than 1,000 free inodes, or full within 30 min by its growth",
+        "less than 1 % and 1 GiB free, fewer than 1,000 free inodes, or full within 30 min at this rate",
         "BLOOM's chronicles; the numbers are our own",
         "Remove files or write elsewhere: TMPDIR for temporary files, another file system for checkpoints",
         "The next checkpoint or temporary file fails, and the program ends.",
-        "It was full before and doesn't change: then it is a note.",
-        "Files are removed in time, as old checkpoints.",
+        "If the file system was full before the job, it is a note.",
+        "Files that will be removed in time, such as old checkpoints.",
         _disk, early=True,
     ),
 )

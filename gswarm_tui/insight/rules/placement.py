@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
+from gswarm_tui.common.quantities import mebibytes, plural, watts
 from gswarm_tui.fleet.findings import NOTE, WASTE, Evidence
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.insight.effect import COSTS, leads, slowdown
@@ -142,7 +143,7 @@ def _few(window: Window) -> Floats:
 
 def _few_cores(window: Window) -> Iterable[Match]:
     cores, util = _few(window), window.mean("util_pct", 60)
-    texts = "{cores:.1f} cores a rank", "GPUs busy {util_pct:.0f} %"
+    texts = "{cores:.1f} cores per rank", "GPUs busy {util_pct:.0f} %"
     # Ranks keep the cores that they start with, which aren't why the job gets slower later.
     values = {"cores": cores, "util_pct": util}
     for match in found(window, np.isfinite(cores), window.running_since, texts, values):
@@ -188,7 +189,7 @@ def _taken(window: Window) -> Mask:
 
 def _other_users(window: Window) -> Iterable[Match]:
     values = {"cpu_pct": window.mean("cpu_pct", 60), "psi_cpu_pct": pressure(window)}
-    texts = "CPU {cpu_pct:.0f} %, more of it by other processes than your ranks", "which wait for it"
+    texts = "CPUs {cpu_pct:.0f} % busy with other processes", "tasks wait {psi_cpu_pct:.0f} % of the time"
     by_gpu = {name: of_nodes[window.node_at] for name, of_nodes in values.items()}
     yield from found(window, _taken(window)[window.node_at], 60.0, texts, by_gpu, by="node")
 
@@ -221,7 +222,7 @@ def _foreign(window: Window) -> Iterable[Match]:
         if one.rank is not None:
             continue
         mib, busy = np.nan_to_num(memory[at]), min(100.0, float(np.nan_to_num(sm[at])))
-        signal = f"process {one.pid} of {one.user} with {mib:,.0f} MiB"
+        signal = f"process {one.pid} of {one.user} with {mebibytes(float(mib))}"
         evidence = Evidence("gpu_memory_mib", float(mib), None, "MiB"), Evidence("sm_pct", busy, None, "%")
         since = window.now - window.step_s
         yield Match(window.gpus[column].node, column, since, signal, evidence, lost=busy / 100)
@@ -273,7 +274,7 @@ def _ghosts(window: Window) -> Iterable[Match]:
     mib = np.bincount(listed.column[ghost], memory[ghost], minlength=count)
     hit = has_rank & (small > 0) & (small >= np.minimum(2, ranks_of_node - 1))
     values = {"contexts": small, "gpu_memory_mib": mib}
-    texts = "contexts of {contexts:.0f} other ranks", "{gpu_memory_mib:,.0f} MiB without use"
+    texts = "contexts of {contexts:.0f} other ranks", "{gpu_memory_mib:,.0f} MiB unused"
     yield from found(window, hit, window.running_since, texts, values, by="gpu", lost=0.0)
 
 
@@ -286,12 +287,14 @@ def _traits(window: Window, name: str, rates: list[float] | None) -> dict[str, o
         "kernel": host.kernel,
         "CPU": host.cpu_model,
         "CPUs": host.cpus,
-        "memory in GiB": None if host.memory_total_mib is None else round(host.memory_total_mib / 1024, -1),
+        "memory": None
+        if host.memory_total_mib is None
+        else f"{round(host.memory_total_mib / 1024, -1):,.0f} GiB",
         "number of GPUs": len(gpus),
         "GPUs": ", ".join(sorted({gpu.name for gpu in gpus})),
-        "GPU memory in MiB": min((gpu.memory_total_mib or 0 for gpu in gpus), default=None),
-        "power limit in W": min((gpu.power_limit_w or 0 for gpu in gpus), default=None),
-        "ports in Gbit/s": None if rates is None else ", ".join(f"{rate:.0f}" for rate in sorted(rates)),
+        "GPU memory": mebibytes(min((gpu.memory_total_mib or 0 for gpu in gpus), default=None)),
+        "power limit": watts(min((gpu.power_limit_w or 0 for gpu in gpus), default=None)),
+        "port rates": None if rates is None else ", ".join(f"{rate:.0f} Gbit/s" for rate in sorted(rates)),
         "mounts": None if mounts is None else ", ".join(sorted(mounts)),
     }
 
@@ -301,7 +304,7 @@ def _odd_node(window: Window) -> Iterable[Match]:
     if len(window.infos) < 3 or window.steps % a_minute:
         return
     rates: dict[str, list[float]] = {name: [] for name in window.ports}
-    # A port that goes down later is another rule's.
+    # The rates at first are compared: another rule names ports that go down later.
     for (name, _), rate in zip(window.port_rows.keys, window.port_rows.first("rate_gbit_s"), strict=True):
         rates.setdefault(name, []).append(rate)
     traits = {name: _traits(window, name, rates.get(name)) for name in window.infos}
@@ -314,7 +317,9 @@ def _odd_node(window: Window) -> Iterable[Match]:
                 differs.setdefault(name, []).append(Evidence(trait, f"{values[name]}", f"{usual}"))
     for name, evidence in differs.items():
         signal, *details = (f"{one.metric} {one.value or 'none'}, others {one.peers}" for one in evidence)
-        yield Match(name, None, window.started_at, signal, tuple(evidence), details=tuple(details))
+        yield Match(
+            name, None, window.started_at, signal, tuple(evidence), details=tuple(details), lasts=False
+        )
 
 
 def _fragmented(window: Window) -> Iterable[Match]:
@@ -326,68 +331,70 @@ def _fragmented(window: Window) -> Iterable[Match]:
     needed = -(-count // max(sizes.values(), default=1))
     if len(granted) >= 2 * max(1, needed) and all(granted[name] < sizes[name] for name in granted):
         evidence = (Evidence("nodes", len(granted), needed),)
-        signal, contrast = f"{count} GPUs on {len(granted)} nodes", f"{needed} would hold them"
-        yield Match(None, None, window.started_at, signal, evidence, contrast, nodes=tuple(granted))
+        signal, contrast = f"{count} GPUs on {len(granted)} nodes", f"{plural(needed, 'node')} would do"
+        yield Match(
+            None, None, window.started_at, signal, evidence, contrast, nodes=tuple(granted), lasts=False
+        )
 
 
 # fmt: off
 RULES = (
     Rule("few_cores", "Ranks have too few cores", WASTE, LOCAL, ("processes", "psi_cpu_pct"), "60 s",
-         "under 2 cores a rank, and tasks wait for a CPU in 20 % of the time or 100 preemptions a second",
+         "under 2 cores per rank, and tasks wait for a CPU 20 % of the time, or 100 preemptions a second",
          "ClusterCockpit; the numbers are our own",
          "Ask for more cores on {nodes} (#SBATCH --cpus-per-task), and check --cpu-bind",
          "Ranks that share cores launch kernels and prepare data in turn, so that their GPUs wait.",
-         "The GPUs are busy for 90 % of the time, and no other waits for them: then it is a note.",
-         "Data loaders that are bound to other cores than their rank aren't seen.", _few_cores),
+         "While the GPUs are busy for 90 % of the time, and no other GPU waits for them, it is a note.",
+         "Data loaders bound to other cores than their rank aren't counted.", _few_cores),
     Rule("numa", "Ranks run on the wrong socket", WASTE, LOCAL, ("processes",), "2 min",
-         "the NUMA node of a rank's CPUs is not its GPU's", "hwloc",
+         "the CPUs of a rank and its GPU are on different NUMA nodes", "hwloc",
          "Bind ranks to the CPUs beside their GPUs (srun --gpu-bind=closest, or numactl)",
          "Copies between host and GPU cross the link between sockets.",
-         "The ranks aren't bound to one NUMA node; or nobody waits for them by 10 %: then it is a note.",
+         "The ranks aren't bound to one NUMA node. If they hold up the job by less than 9 %, it is a note.",
          "Jobs that copy little lose nothing.", _numa),
     Rule("oversubscribed", "More threads than cores", WASTE, LOCAL, ("load_1m", "processes"), "60 s",
-         "load and the ranks' threads over 1.2 x the CPUs, with 80 % of CPU time used", "ClusterCockpit",
+         "load and the ranks' threads over 1.2 times the CPUs, with 80 % of CPU time used", "ClusterCockpit",
          "Set OMP_NUM_THREADS and the number of data loaders to fit the cores of {nodes}",
-         "Threads that outnumber cores interrupt each other, also those that feed the GPUs.",
-         "Other processes took the CPUs (other_users), or the ranks' own CPUs are few (few_cores).",
+         "Threads that outnumber cores interrupt each other, and those that feed the GPUs.",
+         "Another rule explains it: other_users or few_cores.",
          "On a shared node, threads of other jobs count too.", _oversubscribed),
     Rule("other_users", "Other processes take the CPUs", WASTE, LOCAL,
          ("cpu_pct", "psi_cpu_pct", "processes"), "60 s",
-         "CPU of one node 20 points over the others, waits 20 % of the time, the ranks' CPU 10 % down",
+         "CPU of one node 20 points above the others, tasks wait 20 % of the time, the ranks' CPU 10 % lower",
          "Greyhound; the numbers are our own",
-         "Look who runs on {node}; ask for nodes of your own (#SBATCH --exclusive)",
-         "Others' processes take CPU time from the ranks of one node, and all other ranks wait for it.",
-         "The job is no slower: then it is a note. With one or two nodes, after ten minutes.",
-         "Data loaders of the job itself count as other processes than its ranks.", _other_users),
+         "Check what else runs on {node}; ask for whole nodes (#SBATCH --exclusive)",
+         "Other processes take CPU time from the ranks of one node, and all other ranks wait for these.",
+         "With one or two nodes, for the first ten minutes. While the job is no slower, it is a note.",
+         "Data loaders of the job itself count as other processes.", _other_users),
     Rule("foreign_process", "Somebody else uses a GPU of the job", WASTE, LOCAL, ("processes",), "at once",
-         "a process of another user with 500 MiB or 10 % of the time on a rank's GPU", "nvidia-smi pmon",
-         "Tell the site: {gpu} should be the job's alone",
+         "another user's process on a rank's GPU, with 500 MiB or 10 % of the time", "nvidia-smi pmon",
+         "Tell the site that {gpu} should belong to this job alone",
          "GPUs share their time between processes, and the others wait for the slower rank.",
-         "Its ranks can be read: then it is the job's, under another name.",
-         "A daemon of the site that serves the job, such as an MPS server of another user.", _foreign, True),
+         "The process has a rank that can be read: it belongs to the job, under another user.",
+         "A daemon that serves the job under another user, such as an MPS server.", _foreign, True),
     Rule("shared_gpu", "Several ranks share a GPU while others are free", WASTE, LOCAL, ("processes",),
          "2 min", "two ranks or more on one GPU, and a GPU of the node without a process", "PyTorch's notes",
          "Choose the GPU by local rank: torch.cuda.set_device(LOCAL_RANK), or --gpus-per-task=1",
          "Ranks that don't choose a GPU all take the first one.",
-         "Ranks aren't known and the processes are fewer than the GPUs, or each GPU has a process.",
-         "Inference with several servers on a GPU that is meant so, if they have ranks.", _shared_gpu, True),
+         "Each GPU has a process, or ranks aren't known and there are fewer processes than GPUs.",
+         "Inference servers with ranks that share a GPU on purpose.", _shared_gpu, True),
     Rule("ghosts", "Ranks hold memory on a GPU that they don't use", WASTE, APART, ("processes",), "2 min",
-         "contexts of 150 to 1,500 MiB of processes that have their data on another GPU", "PyTorch's forum",
+         "contexts of 150 to 1,500 MiB, of processes that have their data on another GPU", "PyTorch's forum",
          "Set CUDA_VISIBLE_DEVICES or torch.cuda.set_device before the first CUDA call",
-         "Each context takes hundreds of MiB of a GPU, which runs out of memory before the others.",
-         "A process has contexts on more than two GPUs: it uses all that it sees.",
+         "Each context takes hundreds of MiB, so this GPU runs out of memory before the others.",
+         "A process has contexts on more than two GPUs, as JAX does: it uses all of them.",
          "Ranks that copy through a buffer on another GPU on purpose.", _ghosts, True),
     Rule("odd_node", "A node differs from the others", NOTE, APART, (), "at once",
-         "a driver, kernel, CPU, GPU, limit, port or mount unlike that of two thirds of nodes", "NCCL",
-         "Keep it in mind if {node} is slow; tell the site",
+         "a driver, kernel, CPU, GPU, limit, port or mount unlike that of two thirds of the nodes", "NCCL",
+         "Tell the site, and remember it if {node} is slow",
          "A node with another driver or fewer ports may be the slow one.",
-         "There are fewer than three nodes, or less than two thirds are alike.",
+         "There are fewer than three nodes, or less than two thirds of them are alike.",
          "Sites that mix nodes on purpose.", _odd_node, True),
     Rule("fragmented", "The GPUs are spread over many nodes", NOTE, APART, (), "at once",
          "twice as many nodes as would hold the GPUs", "jobstats",
          "Ask for whole nodes (#SBATCH --nodes, --gpus-per-node)",
          "GPUs on one node exchange data over NVLink, those of several over the network.",
-         "Slurm doesn't report which GPUs are the job's, or shows only these.",
+         "Slurm doesn't report which GPUs belong to the job, or hides the others.",
          "Jobs whose GPUs don't exchange data.", _fragmented, True),
 )
 # fmt: on

@@ -17,7 +17,7 @@ from gswarm_tui.insight.window import Mask, Window
 STATE = PORT_METRICS[PORT_COLUMNS.index("state")]
 ACTIVE = (STATE.words.index("ACTIVE"), STATE.words.index("ACTIVE_DEFER"))
 RATE, USED_MB_S = 0.75, 100.0
-"""A port is slow up to this share of the usual rate. Less traffic than this says nothing about the rails."""
+"""A port at up to this share of the usual rate is slow; ports with less traffic aren't compared."""
 LIMITS = {
     "link_downed": 0.0,
     "rnr_nak_retry_err": 0.0,
@@ -99,9 +99,10 @@ def _port_errors(window: Window) -> Iterable[Match]:
             found.setdefault(node, []).append(evidence)
     for node, grown_ones in found.items():
         since, worst = window.now - 60 * window.scale, grown_ones[0]
+        unit = "/s" if worst.unit == "1/s" else ""
         cost = costs(window, since)
         yield Match(
-            *(node, None, since, f"port {worst.metric} + {worst.value:g} {worst.unit}", tuple(grown_ones)),
+            *(node, None, since, f"port {worst.metric} +{worst.value:g}{unit}", tuple(grown_ones)),
             lost=cost * float(window.active.sum()),
             severity=WASTE if cost else NOTE,
         )
@@ -122,7 +123,7 @@ def _port_slow(window: Window) -> Iterable[Match]:
             slow[node] = Match(
                 *(node, None, window.now, f"port {name} at {known[at]:.0f} Gbit/s"),
                 (Evidence("rate_gbit_s", float(known[at]), float(usual[at]), "Gbit/s"),),
-                f"its peers at {usual[at]:.0f}",
+                f"instead of {usual[at]:.0f}",
                 lost=cost * float(window.active.sum()),
                 severity=WASTE if cost or _used(window) else NOTE,
             )
@@ -135,7 +136,7 @@ def _port_slow(window: Window) -> Iterable[Match]:
             if middle > USED_MB_S and carried[at] < 0.5 * middle:
                 words = f"port {name} carries {carried[at]:,.0f} MB/s"
                 evidence = (Evidence("rx_mb_s + tx_mb_s", float(carried[at]), middle, "MB/s"),)
-                others = f"its siblings {middle:,.0f}"
+                others = f"the node's other ports {middle:,.0f}"
                 match = Match(node, None, window.now, words, evidence, others, severity=NOTE)
                 slow.setdefault(node, match)
     yield from slow.values()
@@ -145,11 +146,11 @@ def _port_slow(window: Window) -> Iterable[Match]:
 RULES = (
     Rule(
         "port_down", "A network port is down", FAULT, LOCAL, ("ports",), "at once",
-        "a port that was ACTIVE isn't any more, or it never was and those of all other nodes are",
+        "a port that was ACTIVE no longer is, or one that never was while it is on all other nodes",
         "NVSentinel (link-counter-detection.md)",
-        "Leave {node} out and tell the site: its port, cable or switch needs a look",
-        "NCCL moves gradients over all ports of a node. Without one it is slower, or ends with an error.",
-        "The job uses one node, or no port carried data: then it is a note.",
+        "Leave {node} out and tell the site to check port, cable and switch",
+        "NCCL uses all ports of a node. Without one, it is slower or ends with an error.",
+        "If the job uses one node, or no port carried data, it is a note.",
         "The site switched a port off on purpose.",
         _port_down, early=True,
     ),
@@ -158,22 +159,22 @@ RULES = (
         "errors a second above NVSentinel's limits: symbol_error 10, port_rcv_errors 10, port_xmit_discards "
         "100, local_ack_timeout_err 1, link_error_recovery 5 a minute; any link_downed, rnr_nak_retry_err",
         "NVSentinel (link-counter-detection.md, appendix A)",
-        "Leave {node} out and tell the site: cable or optics of the port",
+        "Leave {node} out and tell the site to check the port's cable and optics",
         "Packets with errors are sent again, and all ranks wait for them.",
-        "The job is no slower: then it is a note. port_xmit_wait alone is normal in healthy fabrics.",
-        "An administrator cleared the counters, or the link was trained again on purpose.",
+        "While the job is no slower, it is a note. port_xmit_wait alone is normal in healthy fabrics.",
+        "An administrator reset the link on purpose.",
         _port_errors,
     ),
     Rule(
         "port_slow", "A network port is slower than its peers", WASTE, LOCAL, ("ports",),
         "at once; traffic: 4 min",
-        "a rate of at most 75 % of the same port's on other nodes or of its own before, or less than half of "
-        "the traffic of its siblings (a note)",
-        "our own threshold; R2CCL for uneven rails",
+        "at most 75 % of the rate of the same port on other nodes, or of its own earlier rate; a note: less "
+        "than half of the traffic of the node's other ports",
+        "R2CCL (uneven ports); 75 % is our own threshold",
         "Leave {node} out and tell the site: its port came up with a lower rate",
-        "NCCL spreads data evenly over a node's ports: the slowest decides.",
-        "All nodes are alike, or the nodes exchange nothing over adapters: then it is a note.",
-        "Ports of the same name have different tasks, as where one node serves storage.",
+        "NCCL spreads data evenly over a node's ports, so the slowest port sets the pace.",
+        "All nodes are alike. While the nodes exchange nothing over adapters, it is a note.",
+        "Ports of the same name have different tasks, as on a node that serves storage.",
         _port_slow,
     ),
 )

@@ -1,4 +1,4 @@
-"""Rules about the one that the others wait for, and about stages that differ from the start."""
+"""Rules about the GPU or node that all others wait for, and about stages that differ from the start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_agent.metrics import PROCESS_COLUMNS
+from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME, PROCESS_COLUMNS
 from gswarm_tui.fleet.findings import CANNOT_TELL, NOTE, WASTE, Evidence
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.insight.effect import COSTS, WORK, leads, slowdown, working
@@ -16,19 +16,19 @@ from gswarm_tui.insight.window import Mask, Window
 
 FOUR_MIN = 240.0
 TOO_FAR = 0.6
-"""A GPU that works while its peers hardly do isn't slow: it evaluates or saves, or they hang."""
+"""A GPU that works while its peers hardly do isn't slow: it evaluates or saves, or the peers hang."""
 SLOWER = 0.07
 """A loss of the job from which a straggler has an effect; a little less than what it costs."""
 FROM_START = 0.12
 """A lead that was there from the start, when there is no slowdown to compare with, has to be larger."""
 WAITING_PCT, FED_PCT, STARVED_POINTS = 90.0, 10.0, 7.0
-"""The others wait at such a utilization; the one without input has so much less, but isn't idle."""
+"""The others wait at this utilisation; the one without input has that many points less, but isn't idle."""
 ALIKE = 0.05
 """GPUs of one slot or node whose means differ by at most this share do the same."""
 POWER_LEAD = 0.04
 """A GPU that waits for others draws about half its power, so that this is a loss of 8 %."""
 MOST = 8
-"""At most one in so many GPUs is an odd one out; more are a pattern."""
+"""At most one GPU in this many is an odd one out; more are a pattern."""
 
 
 def _minutes(window: Window, signal: str) -> Floats:
@@ -112,9 +112,9 @@ def _slow_gpu(window: Window) -> Iterable[Match]:
             window.gpus[at].node,
             at,
             window.started_at if always else since,
-            f"waits least: {'draws' if by_power else 'busy'} {busy[at]:.0f} {unit}",
+            f"waits least: {GPU_BY_NAME[signal].label} {busy[at]:.0f} {unit}",
             tuple(evidence),
-            f"the other {others} {peers[at]:.0f} {unit}",
+            f"the other {others} at {peers[at]:.0f} {unit}",
             ("from the start",) if always else (),
             # The lead overestimates the loss: nobody computes while all communicate.
             lost=(slower if slower is not None and slower >= SLOWER else float(lead[at])) * others,
@@ -147,7 +147,7 @@ def _input_straggler(window: Window) -> Iterable[Match]:
         index = window.gpus[mine[0]].facts.index if single else None
         known = ("input_straggler", window.nodes[node], index) in window.open
         if at_once:
-            # Stages of a pipeline differ from the start as well; only the host tells.
+            # Stages of a pipeline also differ from the start; only what the host shows tells them apart.
             if not host:
                 continue
         # If the job loses far more than the GPU idles, it isn't this GPU's input that it waits for.
@@ -169,7 +169,7 @@ def _input_straggler(window: Window) -> Iterable[Match]:
                 *host,
             ),
             f"the other {others} wait at {np.median(peers[mine]):.0f} %",
-            tuple(f"{one.metric} {one.value} {one.unit}".strip() for one in host[:1]),
+            tuple(f"{_label(one.metric)} {one.value} {one.unit}".strip() for one in host[:1]),
             lost=cost * others,
         )
 
@@ -191,6 +191,10 @@ def _host_evidence(window: Window, node: int, columns: list[int]) -> list[Eviden
             elif (one.row[cpu_at] or 0) >= 95:
                 found.append(Evidence("cpu_pct", round(one.row[cpu_at] or 0), None, "%"))
     return found
+
+
+def _label(metric: str) -> str:
+    return HOST_BY_NAME[metric].label if metric in HOST_BY_NAME else f"process {metric}"
 
 
 def _uneven(window: Window) -> Iterable[Match]:
@@ -225,7 +229,7 @@ def _uneven(window: Window) -> Iterable[Match]:
                 None,
                 None,
                 window.started_at,
-                f"{name} busiest at {middles[0].max():.0f} %",
+                f"{name} is busiest at {middles[0].max():.0f} %",
                 (
                     Evidence(
                         signal,
@@ -235,7 +239,7 @@ def _uneven(window: Window) -> Iterable[Match]:
                     ),
                 ),
                 f"the least busy {by} at {middles[0].min():.0f} %",
-                ("the same since the start",),
+                ("so since the start",),
                 nodes=nodes,
             )
             return
@@ -312,24 +316,24 @@ RULES = (
         "works for 9 % more of the time than its peers in each of 4 minutes, and the job got 7 % slower",
         "Minder (4 min), PRISM (equal GPUs differ by up to 14 % in one GEMM), MegaScale (0.5 % of machines)",
         "Leave {node} out and see whether the job gets faster; run a GEMM benchmark on {gpu}",
-        "In lock-step all wait for the slowest. It waits least, so it is busier than the others.",
-        "Another GPU leads each minute, as with experts or packed sequences, or the job is no slower.",
-        "A rank that has more work, as the last stage of a pipeline, looks the same: give --roles.",
+        "In lock-step, all GPUs wait for the slowest, which waits least and so is busier than the others.",
+        "The busiest GPU changes, as with experts or packed sequences, or the job is no slower.",
+        "A rank with more work, as the last stage of a pipeline, looks the same: use diagnose --roles pp=N.",
         _slow_gpu,
     ),
     Rule(
         "input_straggler",
-        "The others wait for one node or rank that waits for its input",
+        "One node or rank waits for input, and the others wait for it",
         WASTE,
         ODD_ONE,
         ("util_pct", "processes"),
         "4 min",
-        "busy for 7 points less than its peers, which spin at 90 % or more, and the job got 7 % slower",
+        "utilisation 7 points below the peers', which spin at 90 % or more, and the job got 7 % slower",
         "TraceML, TraceLens issue 599; the thresholds are our own",
-        "Look at data, disk and CPUs of {gpu}: workers, prefetch, a local copy; or leave {node} out",
-        "GPUs that wait in a collective operation look busy. The one that they wait for doesn't.",
-        "All GPUs idle alike, the job is no slower, or that GPU does nothing at all, as while it compiles.",
-        "A rank that does other work on its CPUs, such as logging, looks the same.",
+        "Check data, disk and CPUs of {gpu}: try more loader workers or a local copy, or leave {node} out",
+        "GPUs that wait in a collective look busy. The one that they wait for doesn't.",
+        "All GPUs idle alike, the job is no slower, or the GPU does nothing at all, as while it compiles.",
+        "A rank that does other work on the CPU, such as logging, looks the same.",
         _input_straggler,
     ),
     Rule(
@@ -339,10 +343,10 @@ RULES = (
         APART,
         ("util_pct", "mem_util_pct"),
         "4 min",
-        "slots or nodes whose means differ by 9 % since the start, with equal GPUs in each",
+        "slots or nodes whose means differ by 9 % since the start, while the GPUs within each are alike",
         "ByteDance's what-if analysis (arXiv 2505.05713): imbalance is more frequent than bad hardware",
-        "Split the layers anew or use more microbatches; give --roles pp=N to compare stages",
-        "Stages of a pipeline with fewer layers wait for the others. It is no fault of a GPU.",
+        "Distribute the layers differently or use more microbatches; diagnose --roles pp=N compares stages",
+        "Pipeline stages with fewer layers wait for the others. No GPU is at fault.",
         "The difference began later, or a single GPU differs.",
         "A node that was slow from the start looks like a stage that has more work.",
         _uneven,
@@ -354,12 +358,12 @@ RULES = (
         APART,
         ("util_pct", "processes"),
         "at once",
-        "a GPU with a process wasn't busy (20 %) for 60 s, for at most 10 min",
+        "a GPU with a process hasn't been 20 % busy for 60 s yet, for at most 10 min",
         "Aegis, DLRover (first steps take minutes)",
-        "Wait; the rules for slow jobs look once all GPUs were busy",
+        "Wait: the rules for slow jobs begin once all GPUs have been busy",
         "Loading, compiling and the first steps take minutes and look like faults.",
-        "All GPUs that have a process were busy for a minute.",
-        "A rank that never starts is silent for 10 minutes.",
+        "All GPUs with a process have been busy for a minute.",
+        "A rank that never starts looks the same for 10 min.",
         _starting,
         early=True,
     ),
@@ -371,9 +375,9 @@ RULES = (
         ("util_pct",),
         "4 min",
         "10 % fewer bytes or steps than in the better minutes of the last hour; no other rule names a cause",
-        "Greyhound validates changes of 10 % or more",
-        "Ask the job: set marks with a value step, or dump the stacks of a few ranks with py-spy",
-        "A slowdown is worth knowing even if nobody is named.",
+        "Greyhound (changes of 10 % or more)",
+        "Send marks with a value named step, or dump the stacks of a few ranks with py-spy",
+        "A slowdown is worth knowing even if no cause is named.",
         "Another rule names the cause, or the job starts, evaluates or saves a checkpoint.",
         "A new phase of training with other batch sizes moves fewer bytes, too.",
         _cannot_tell,

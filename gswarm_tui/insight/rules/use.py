@@ -14,7 +14,7 @@ from gswarm_tui.insight.rules.placement import cores_each, found, ranks, shared
 from gswarm_tui.insight.window import OWN_CPU, Mask, Window
 
 IDLE_S, ENDED_S = 300.0, 900.0
-"""GPUs are idle after the first time, those that had a process before and whole jobs after the second."""
+"""A GPU is idle after the first time; one that had a process before, or a whole job, after the second."""
 WORKING_PCT, IDLE_PCT = 30.0, 3.0
 HELD_MIB = 1024
 """Where processes aren't listed, a GPU with this much memory in use has one."""
@@ -78,7 +78,7 @@ def _tensor_unused(window: Window) -> Iterable[Match]:
     sm, tensor, dram = (_steady(window, name) for name in names)
     hit = _all_of(window, (sm >= ACTIVE_PCT) & (tensor < TENSOR_PCT) & ~(dram >= DRAM_PCT))
     texts = "tensor cores {tensor_active_pct:.0f} % active", "SMs {sm_active_pct:.0f} %"
-    # Simulations may compute in FP64 or FP32 with good reason.
+    # Simulations have good reasons to compute in FP64 or FP32.
     severity, values = "" if _in_python(window) else NOTE, {names[0]: sm, names[1]: tensor}
     yield from found(window, hit, SPAN_S, texts, values, lost=0.0, severity=severity)
 
@@ -180,40 +180,40 @@ RULES = (
     Rule("idle_gpus", "Granted GPUs do nothing", WASTE, APART, ("util_pct",), "5 min",
          "no process and under 3 % busy while others are over 30 %; 15 min if it had a process before",
          "jobstats", "Ask for fewer GPUs (#SBATCH --gres), or let the launcher start a rank on {gpu}",
-         "A GPU that was granted and isn't used is held back from others and is paid for.",
-         "It has a process, also one that waits; the job has ended, or none of its GPUs works.",
-         "Where Slurm doesn't report which GPUs are the job's, all of the node count.", _idle, True),
+         "A granted GPU that isn't used is kept from other jobs, and is paid for.",
+         "The GPU has a process, even one that only waits; or the job has ended, or none of its GPUs works.",
+         "Where Slurm doesn't report which GPUs belong to the job, all GPUs of the node count.", _idle, True),
     Rule("tensor_unused", "Tensor cores are unused", WASTE, APART, ("sm_active_pct", "tensor_active_pct"),
          "5 min", "SMs at 80 % or more, tensor cores under 5 %, DRAM under 50 %, on all GPUs", "our own",
          "Use TF32 or BF16: torch.set_float32_matmul_precision('high'), or autocast",
-         "Multiplications of matrices in plain FP32 take several times as long as on tensor cores.",
-         "It isn't Python: then it is a note, as simulations may need FP64 or FP32.",
-         "Python that computes no matrices.", _tensor_unused),
+         "Matrix multiplications in plain FP32 take several times as long as on tensor cores.",
+         "If the program isn't Python, it is a note, as simulations may need FP64 or FP32.",
+         "Python programs that multiply no matrices.", _tensor_unused),
     Rule("launch_bound", "Kernels are too small", WASTE, APART, ("sm_active_pct", "power_w", "processes"),
-         "5 min", "GPUs 90 % busy, SMs under 50 %, power under half of its limit, each rank at a full core",
-         "KempnerPulse; NVIDIA calls SMs under 50 % likely ineffective",
+         "5 min", "GPUs 90 % busy, SMs under 50 %, power under half of the limit, each rank on a full core",
+         "KempnerPulse; NVIDIA (SMs under 50 % are likely ineffective)",
          "Try a larger batch, CUDA graphs or torch.compile",
-         "A GPU that waits for each next small kernel counts as busy, but computes little.",
-         "A GPU hardly reads its memory, or did more before: then it waits for others.",
+         "A GPU that runs many tiny kernels counts as busy, but computes little.",
+         "A GPU hardly uses its memory, or did more before: it then waits for others.",
          "Jobs that wait for the network from the start.", _launch_bound),
     Rule("cpu_instead", "The CPU computes what the GPU should", WASTE, LOCAL, ("util_pct", "processes"),
-         "5 min", "a rank at all of its cores or four, its GPU unused, 12 min after the start", "jobstats",
-         "Check on which device model and data are (.to('cuda')) on {nodes}",
-         "A model that is left in host memory computes on the CPU, tens of times slower.",
-         "The rank uses one core: it waits, or compiles.", "Long preparation of data in the rank's process.",
-         _cpu_instead),
-    Rule("nvlink_unused", "GPUs exchange data over PCIe although they have NVLink", WASTE, LOCAL,
+         "5 min", "a rank uses all of its cores, or four, but not its GPU, 12 min after the start",
+         "jobstats", "Check that model and data of the ranks on {nodes} are on the GPU (.to('cuda'))",
+         "A model that stays in host memory runs on the CPU, many times slower.",
+         "The rank uses only one core, as while it waits or compiles.",
+         "Long preparation of data in the rank's process.", _cpu_instead),
+    Rule("nvlink_unused", "GPUs exchange data over PCIe, although they have NVLink", WASTE, LOCAL,
          ("nvlink_mb_s", "pcie_mb_s"), "4 min",
          "NVLink under 10 MB/s and PCIe over 1 GB/s on all busy GPUs of a node, at least two", "our own",
          "Check NCCL_P2P_DISABLE, and that the container on {nodes} sees all GPUs and NVSwitches",
          "NVLink is ten times as fast as PCIe.",
-         "The processes have no common world size: then it is a note.",
+         "If no process has a WORLD_SIZE above 1, it is a note.",
          "Ranks that exchange nothing, but read much input.", _nvlink_unused),
-    Rule("sockets", "NCCL uses sockets although there is InfiniBand", WASTE, LOCAL, ("ib_mb_s", "net_mb_s"),
+    Rule("sockets", "NCCL uses sockets, although there is InfiniBand", WASTE, LOCAL, ("ib_mb_s", "net_mb_s"),
          "2 min", "InfiniBand under 10 MB/s, network over 500 MB/s, nodes with active ports", "our own",
          "Check NCCL_IB_HCA, NCCL_IB_DISABLE and /dev/infiniband in containers (NCCL_DEBUG=INFO)",
          "TCP is several times slower than InfiniBand and takes CPU time.",
-         "The world size isn't larger than a node: then it is a note.",
+         "If the world size fits on one node, it is a note.",
          "Jobs that read and write data over the network and exchange nothing.", _sockets),
 )
 # fmt: on

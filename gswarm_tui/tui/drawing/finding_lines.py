@@ -28,7 +28,7 @@ def first_line(findings: Sequence[Finding], cells: int) -> Line:
     end = [Span(f"  {others} " if others else "  ", "dim"), Span("!", "key"), Span(" why ", "dim")]
     room = cells - measure(end) - 3
     parts = clean(finding.sentence).split(" · ")
-    signal = next((at for at, part in enumerate(parts) if " for " in part), min(1, len(parts) - 1))
+    signal = next((at for at, part in enumerate(parts) if at and not part.startswith("rank ")), 0)
     cost = [at for at, part in enumerate(parts) if part.startswith("≈")]
     first = dict.fromkeys((0, signal, *cost))
     if width(" · ".join(parts[at] for at in first)) > room:
