@@ -24,7 +24,7 @@ def test_fleet_nodes_and_gpus_have_a_sentence_each() -> None:
     assert gpus[:2] == [
         "  gpu01:0: utilisation 92 %, memory 70.7 of 79.6 GiB, power 593 W, temperature 69 °C, rank 0, "
         "process 41389 of demo: train.py --config llama-8b.yaml.",
-        "  gpu01:1: utilisation 0 %, memory 0.00 of 79.6 GiB, power 692 W, temperature 72 °C, rank 1, "
+        "  gpu01:1: utilisation 0 %, memory 0 of 79.6 GiB, power 692 W, temperature 72 °C, rank 1, "
         "process 41406 of demo: train.py --config llama-8b.yaml.",
     ]
     assert len(gpus) == 4 + 1 + 4
