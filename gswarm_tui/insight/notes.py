@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gswarm_tui.common.quantities import first_of, gpu_time, plural
-from gswarm_tui.fleet.findings import NOTE, SEVERITIES, Evidence, Finding
+from gswarm_tui.fleet.findings import CONTEXT, NOTE, SEVERITIES, Evidence, Finding
 
 OF_NODES = frozenset(
     (
@@ -102,7 +102,7 @@ def closing_note(
     ``findings`` are in order; ``command`` is what prints the others.
     """
     lines = [("GPU time", ledger_text(ledger))]
-    shown = [one for one in findings if not one.dismissed]
+    shown = [one for one in findings if not one.dismissed and one.kind not in CONTEXT]
     if not shown:
         return [*lines, ("findings", "none in what the rules watched")]
     first, *others = shown

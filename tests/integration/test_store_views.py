@@ -230,6 +230,8 @@ def test_session_samples_begin_after_the_start_and_include_the_end(recording: Pa
 
 
 _ANSWERS: dict[str, list[tuple[Any, ...]]] = {
+    "What the rules found, the costliest first": [],
+    "GPU-hours lost by kind of finding": [],
     "Mean, p95 and maximum of each GPU in each session": [
         ("train", "n1", 0, 63.75, 100.0, 100, 500.0, 700.0, 70_000),
         ("train", "n1", 1, 20.0, 20.0, 20, None, None, 5),

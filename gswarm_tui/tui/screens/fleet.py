@@ -11,7 +11,7 @@ from gswarm_agent.metrics import GPU_METRICS, HEALTH
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.event_groups import EventGroup, grouped, latest
 from gswarm_tui.fleet.filter import Filter, Matches, next_match
-from gswarm_tui.fleet.findings import Finding, holding
+from gswarm_tui.fleet.findings import CONTEXT, Finding, holding
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.order import Order, sort_nodes
 from gswarm_tui.fleet.problems import FleetProblem, problems
@@ -135,7 +135,8 @@ class FleetScreen(ViewerScreen):
             self._matching = _counted(self.fleet.nodes.values(), matches)
         if self._by_cause:
             self.heatmap.causes = self.fleet.examined.causes if self.fleet.examined is not None else {}
-        self._found = holding(self.fleet.findings.values())
+        # What describes a job all the time, as that it is starting, is in the list only.
+        self._found = [one for one in holding(self.fleet.findings.values()) if one.kind not in CONTEXT]
         self.heatmap.show_nodes(self._shown, hidden, self._found)
         self._lines(now)
 
