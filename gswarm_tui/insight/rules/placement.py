@@ -165,7 +165,10 @@ def _numa(window: Window) -> Iterable[Match]:
     of_rank[(shared(window)[0] > 1) | np.isfinite(_few(window))] = np.nan
     texts = "CPUs of NUMA node {numa_node:.0f}", "the GPU's node is {numa_node_of_gpu:.0f}"
     values = {"numa_node": of_rank, "numa_node_of_gpu": of_gpu}
-    yield from found(window, np.isfinite(of_rank), window.running_since, texts, values)
+    for match in found(window, np.isfinite(of_rank), window.running_since, texts, values):
+        # The mean of several NUMA nodes is none of them.
+        words = "ranks run on CPUs of another NUMA node than their GPUs"
+        yield match if match.column is not None else replace(match, signal=words, contrast="")
 
 
 def _taken(window: Window) -> Mask:
