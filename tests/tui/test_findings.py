@@ -114,12 +114,14 @@ async def test_first_finding_is_in_the_header_and_its_gpus_are_marked() -> None:
         await pilot.press("n")
         assert app.fleet_screen.heatmap.at == ("gpu03", 5)
         made.hub.publish(FindingChanged(made.time, replace(HOT, until=made.time)))
-        made.hub.publish(FindingChanged(made.time, ODD))
+        made.hub.publish(FindingChanged(made.time, replace(ODD, finding_id="8")))
+        of_node = replace(ODD, kind="swap")
+        made.hub.publish(FindingChanged(made.time, of_node))
         app.update_view()
         await pilot.pause()
         assert line_with(app, " · gpu02 · driver")
         assert line_with(app, " gpu02 !").count("!") == 9, "all GPUs of a whole node"
-        made.hub.publish(FindingChanged(made.time, replace(ODD, dismissed=True)))
+        made.hub.publish(FindingChanged(made.time, replace(of_node, dismissed=True)))
         app.update_view()
         await pilot.pause()
         assert "! why" not in screen_text(app), "no line without a finding"
