@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gswarm_agent.frame import gpu_label
 from gswarm_tui.common.errors import UserError, quote
 from gswarm_tui.common.quantities import first_of, held
-from gswarm_tui.fleet.findings import NOTE, WASTE, Finding
+from gswarm_tui.fleet.findings import NOTE, SEVERITIES, WASTE, Finding
 from gswarm_tui.insight.ledger import Ledger
 from gswarm_tui.insight.notes import clause
 from gswarm_tui.insight.rule import ALIKE, APART, LOCAL, ORDER, UNKNOWN, Match, Rule
@@ -156,10 +156,13 @@ class Watch:
             return known.finding
         known.gpu_s += match.lost * (window.now - known.matched_at)
         known.matched_at, known.rank = window.now, rank
-        since = min(match.since, known.named.match.since)
-        known.named = Named(rule, replace(match, since=since), gpu)
+        since, severity = min(match.since, known.named.match.since), _severity(rule, match)
+        if known.gpu_s > 0:
+            # What has cost time stays waste, also while it costs nothing more at its end.
+            severity = min(severity, known.finding.severity, key=SEVERITIES.index)
+        known.named = Named(rule, replace(match, since=since, severity=severity), gpu)
         fresh = window.now - known.published_at < CHANGED_S * window.scale
-        if fresh and _severity(rule, match) == known.finding.severity:
+        if fresh and severity == known.finding.severity:
             return None
         known.published_at = window.now
         known.finding = self._finding(window, known, window.now)

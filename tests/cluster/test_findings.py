@@ -164,6 +164,8 @@ def test_findings_name_who_is_at_fault_on_real_nodes(cluster: Cluster, tmp_path:
             throttle_sw_thermal_ns_per_s=900_000_000,
         )
         recording.wait_for_next("waste", "thermal", "gpu02", 3, GPUS + 3)
+        # The recording has steps at other moments than the recorder, so the heat lasts for several windows.
+        recording.wait_measured(240, "node = 'gpu02' AND gpu_index = 3 AND throttle_thermal_pct > 50")
         job.run()
         recording.wait_closed()
 

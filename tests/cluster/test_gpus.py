@@ -42,8 +42,8 @@ def scenarios(cluster: Cluster) -> Iterator[dict[str, Scenario]]:
 
 
 def cells(node: str, numbers: str) -> re.Pattern[str]:
-    """Return a pattern for a node's line of the heatmap with these numbers."""
-    return re.compile(rf"^ {node} +" + " +".join(numbers.split()) + " ", re.MULTILINE)
+    """Return a pattern for a node's line of the heatmap with these numbers, whatever findings mark."""
+    return re.compile(rf"^ {node}(?: !)? +" + "!? +".join(numbers.split()) + "!? ", re.MULTILINE)
 
 
 def not_measured(terminal: Terminal, node: str) -> str:
@@ -106,7 +106,7 @@ def reasons_are_told(db: Path) -> None:
     assert told["gpu03"]["gpu0.util_pct"] == "MIG is on: NVML has no utilisation for the GPU as a whole"
     kinds = (
         "SELECT node, gpu_index, kind FROM events JOIN gpus USING (gpu_id) "
-        "JOIN nodes ON nodes.node_id = gpus.node_id ORDER BY node, ts"
+        "JOIN nodes ON nodes.node_id = gpus.node_id WHERE NOT starts_with(kind, 'finding') ORDER BY node, ts"
     )
     assert sorted(ask(db, kinds), key=lambda row: row[:2]) == [
         ("gpu01", 3, "gpu_lost"),
