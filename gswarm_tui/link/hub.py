@@ -39,7 +39,7 @@ LATE_FLUSH_S = 0.5
 """A flush that is this late means that the head itself was paused, so its nodes don't count as silent."""
 STANDSTILL_S = 5.0
 """A longer pause is logged as an event."""
-CATCH_UP_S = 5.0
+CATCH_UP_S = 15.0
 """Time after such a pause in which nodes send the frames that wait, and don't count as silent."""
 
 _LOG = logging.getLogger(__name__)

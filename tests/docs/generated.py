@@ -285,7 +285,8 @@ def _contributed(name: str, language: str) -> str:
 
 
 _POWER_QUERY = (
-    "SELECT node, gpu_index, max(power_w) FROM samples GROUP BY ALL ORDER BY max(power_w) DESC LIMIT 3"
+    "SELECT node, gpu_index, max(power_w) FROM samples GROUP BY ALL "
+    "ORDER BY max(power_w) DESC, node, gpu_index LIMIT 3"
 )
 PARTS: dict[str, Callable[[], str]] = {
     "keys": keys,

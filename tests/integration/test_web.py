@@ -161,6 +161,8 @@ async def test_link_to_watch_shows_the_recording_and_changes_nothing(
     await page.press("s")
     await page.shows("this screen is read-only")
     await page.click_text("sim02")
+    # A key that overtakes the click opens the other node.
+    await page.shows("sim02:0  util")
     await page.press("enter")
     await page.shows("sim02  ● live")
     before = page.size
