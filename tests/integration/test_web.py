@@ -160,8 +160,9 @@ async def test_link_to_watch_shows_the_recording_and_changes_nothing(
     assert await page.evaluate("location.href") == f"{site.address}/"
     await page.press("s")
     await page.shows("this screen is read-only")
-    await page.click_text("sim02")
-    # A key that overtakes the click opens the other node.
+    # Two blanks tell the node's row from the GPU with the lowest utilisation, in a line above.
+    await page.click_text("sim02  ")
+    # A key that overtakes the click would open the other node.
     await page.shows("sim02:0  util")
     await page.press("enter")
     await page.shows("sim02  ● live")
