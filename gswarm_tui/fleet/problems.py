@@ -1,4 +1,4 @@
-"""What the key ``n`` visits: findings, then nodes and GPUs that are silent."""
+"""Places that the key ``n`` visits: findings first, then silent nodes and GPUs."""
 
 from __future__ import annotations
 

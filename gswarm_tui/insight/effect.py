@@ -1,4 +1,4 @@
-"""What a slow GPU costs the job, measured at the others, which wait for it."""
+"""Cost of a slow GPU to the job, measured at the GPUs that wait for it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ CAUSES = (
     "idle",
     "unexplained",
 )
-"""What a GPU's time goes into; waiting is for other GPUs, unexplained also has time without samples."""
+"""Causes of a GPU's time. "waiting" is for other GPUs; "unexplained" includes time without samples."""
 WORKING, WAITING, INPUT, CHECKPOINT, STARTING, THROTTLED, HUNG, IDLE, UNEXPLAINED = range(len(CAUSES))
 IDLE_PCT, STARTING_PCT, STARVED_PCT = 5.0, 20.0, 50.0
 """GPU utilisation below which it does nothing, hasn't started, and waits for something outside the GPU."""
@@ -33,7 +33,7 @@ SPIN_POWER = 0.35
 UNEVEN = 0.3
 """Loss that is normal between steps of one job; a smaller one counts only while a finding explains it."""
 BURST_MB_S = 50.0
-"""What a job writes at least in a checkpoint, in all."""
+"""Least write rate of all nodes together that counts as a checkpoint."""
 LEVEL_S = 600.0
 """The usual level of a GPU's work is the 90th percentile of its busy steps of this time."""
 

@@ -27,7 +27,7 @@ LOOK_S = 1.0
 LEAST_TURNS, MOST_TURNS, NODES_A_TURN = 5, 30, 2
 """Processes, ports and mounts of some nodes are read at each look; all nodes had their turn after so many."""
 COVERAGE_STEPS = 12
-"""What isn't measured is determined every so many steps."""
+"""The list of signals that aren't measured is renewed every so many steps."""
 NO_CAUSE = 255
 
 _LOG = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""What findings and the ledger say in words: at the end of a recording, in summaries and in reports."""
+"""Texts of findings and of the ledger for the end of a recording, for summaries and for reports."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ _Rows = dict[int, list[tuple[Any, ...]]]
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the rules find in a stretch of a recording, in order of importance, and where its time went.
+    """Findings of a part of a recording, the most important first, and the ledger of its GPU time.
 
     ``ledger`` has GPU-seconds by cause. ``not_measured`` maps signals to the nodes without them. Times are
     Unix seconds; ``looked_at`` is that of the last step. ``nodes`` and ``gpus`` are how many it looked at.

@@ -1,4 +1,4 @@
-"""What a rule is: data for people, a function that finds matches, and what a match is."""
+"""Rules and their matches: a rule has texts for people and a function that finds matches."""
 
 from __future__ import annotations
 

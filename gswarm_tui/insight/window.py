@@ -70,7 +70,7 @@ class GpuPlace(NamedTuple):
 
 
 class NodeInfo(NamedTuple):
-    """What is known of a node: its newest hello, and for each row of it whether that GPU is the job's."""
+    """A node's newest hello, and for each GPU in that hello whether it is the job's."""
 
     hello: Hello
     mine: tuple[bool, ...]

@@ -119,7 +119,7 @@ class MetricGroups(Body):
 
 
 class ListedFinding(BaseModel):
-    """Who is at fault, since when, by which numbers, at what cost, and what to do."""
+    """A finding: the culprit, its start, the numbers that show it, its cost, and advice."""
 
     kind: str
     severity: Literal["fault", "waste", "note"]

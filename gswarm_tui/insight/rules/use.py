@@ -17,7 +17,7 @@ IDLE_S, ENDED_S = 300.0, 900.0
 """A GPU is idle after the first time; one that had a process before, or a whole job, after the second."""
 WORKING_PCT, IDLE_PCT = 30.0, 3.0
 HELD_MIB = 1024
-"""Where processes aren't listed, a GPU with this much memory in use has one."""
+"""A GPU with this much memory in use counts as having a process where processes aren't listed."""
 SPAN_S = 300.0
 ACTIVE_PCT, TENSOR_PCT, DRAM_PCT = 80.0, 5.0, 50.0
 LAUNCH_PCT, SM_PCT, POWER_SHARE, MEMORY_PCT = 90.0, 50.0, 0.5, 30.0
