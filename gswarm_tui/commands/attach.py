@@ -27,11 +27,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     add_recording(parser)
     parser.add_argument("--host", metavar="HOST", help="host of the recorder, by your ssh: [user@]host")
     parser.add_argument("--read-only", action="store_true", help="refuse keys that change the recording")
-    parser.add_argument(
-        "--relay",
-        action="store_true",
-        help="join standard input and output to the recorder's socket",
-    )
+    text = "join standard input and output to the recorder's socket"
+    parser.add_argument("--relay", action="store_true", help=text)
     arguments = parser.read(args)
     if arguments.host is None and ":" in arguments.recording:
         arguments.host, _, arguments.recording = arguments.recording.partition(":")

@@ -25,12 +25,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         "RUN RUN [RUN ...] [--db PATH]",
         "Compare runs with the first one: time, scaling, energy, utilisation, idle phases, memory.",
     )
-    parser.add_argument(
-        "runs",
-        nargs="*",
-        metavar="RUN",
-        help="session by name or number, file (its newest session), or run1.duckdb:train",
-    )
+    text = "session by name or number, file (its newest session), or run1.duckdb:train"
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=text)
     formats.add_options(parser)
     arguments = parser.read(args)
     form = formats.parse_output_options(arguments)

@@ -64,19 +64,14 @@ def _parser() -> CommandParser:
         "Export a session (default: whole recordings) as JSON in gswarm-profiler's format, as CSV with one "
         "table, or as a Parquet dataset with all tables and profiles.",
     )
-    parser.add_argument("session", nargs="*", metavar="SESSION", help='name, number, or "recording 1"')
-    parser.add_argument("--format", choices=FORMATS, help="output format (default: from the suffix of -o)")
-    parser.add_argument(
-        "--output", "-o", metavar="PATH", help="file, or folder for parquet; - is standard output"
-    )
-    parser.add_argument(
-        "--table",
-        choices=TABLES,
-        metavar="TABLE",
-        help=f"rows of the CSV: {', '.join(TABLES)} (default: gpu)",
-    )
-    parser.add_argument("--force", action="store_true", help="replace an existing file or export")
-    parser.add_argument("--all-gpus", action="store_true", help="include GPUs that Slurm gave to others")
+    add = parser.add_argument
+    add("session", nargs="*", metavar="SESSION", help='name, number, or "recording 1"')
+    add("--format", choices=FORMATS, help="output format (default: from the suffix of -o)")
+    add("--output", "-o", metavar="PATH", help="file, or folder for parquet; - is standard output")
+    text = f"rows of the CSV: {', '.join(TABLES)} (default: gpu)"
+    add("--table", choices=TABLES, metavar="TABLE", help=text)
+    add("--force", action="store_true", help="replace an existing file or export")
+    add("--all-gpus", action="store_true", help="include GPUs that Slurm gave to others")
     add_csv_safe(parser)
     return parser
 

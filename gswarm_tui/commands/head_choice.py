@@ -21,20 +21,15 @@ USUAL = "that of the only running gswarm-tui"
 
 def add_recording(parser: CommandParser) -> None:
     """Add the positional argument RECORDING, which ``choose_recording_head`` takes."""
-    parser.add_argument(
-        "recording", nargs="?", default="", metavar="RECORDING", help="ID, job or file of a recording"
-    )
+    text = "ID, job or file of a recording"
+    parser.add_argument("recording", nargs="?", default="", metavar="RECORDING", help=text)
 
 
 def head_parser(name: str, usage: str, description: str, *, usual: str = USUAL) -> CommandParser:
     """Return the parser of a command that controls a recorder: options that choose one, and ``--json``."""
     parser = CommandParser(name, usage, description, usual=usual)
-    parser.add_argument(
-        "--recording",
-        metavar="RECORDING",
-        default="",
-        help="if several run: recording's ID, job or file name",
-    )
+    text = "if several run: recording's ID, job or file name"
+    parser.add_argument("--recording", metavar="RECORDING", default="", help=text)
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -112,9 +107,8 @@ def parse_head_time(text: str | None, head: Head) -> float | None:
     if text is None:
         return None
     try:
-        return parse_time(
-            text, start=head.status.get("started_at", 0.0), end=head.status.get("now", time.time())
-        )
+        start, end = head.status.get("started_at", 0.0), head.status.get("now", time.time())
+        return parse_time(text, start=start, end=end)
     except TimeInputError as error:
         raise UsageError(f"--at: {error}.") from None
 

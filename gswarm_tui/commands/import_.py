@@ -92,33 +92,17 @@ def _parser() -> CommandParser:
         "into a recording.",
         writes=True,
     )
-    parser.add_argument(
-        "path", metavar="PATH", help=".nsys-rep, .sqlite, .ncu-rep, JSON, or folder of Parquet"
-    )
-    parser.add_argument(
-        "--node", metavar="NODE", help="node of a report, if it has another name in the recording"
-    )
-    parser.add_argument(
-        "--rank", type=values.whole(0, _MOST), metavar="N", help="rank of a report, if it doesn't know"
-    )
-    parser.add_argument(
-        "--gpu-memory-mib",
-        type=values.whole(1, _MOST),
-        metavar="MIB",
-        help="memory of each GPU in MiB, to convert gpu_memory from a share into a size",
-    )
-    parser.add_argument(
-        "--max-memory-mib",
-        type=values.whole(64, _MOST),
-        default=LIMITS.memory_mib,
-        metavar="MIB",
-        help="memory that the import may take (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--max-minutes",
-        type=values.whole(1, _MOST),
-        default=round(LIMITS.seconds / 60),
-        metavar="MINUTES",
-        help="time that the import may take (default: %(default)s)",
-    )
+    add = parser.add_argument
+    add("path", metavar="PATH", help=".nsys-rep, .sqlite, .ncu-rep, JSON, or folder of Parquet")
+    add("--node", metavar="NODE", help="node of a report, if it has another name in the recording")
+    number = values.whole(1, _MOST)
+    rank, mib = values.whole(0, _MOST), values.whole(64, _MOST)
+    add("--rank", type=rank, metavar="N", help="rank of a report, if it doesn't know")
+    text = "memory of each GPU in MiB, to convert gpu_memory from a share into a size"
+    add("--gpu-memory-mib", type=number, metavar="MIB", help=text)
+    text = f"memory that the import may take (default: {LIMITS.memory_mib})"
+    add("--max-memory-mib", type=mib, default=LIMITS.memory_mib, metavar="MIB", help=text)
+    minutes = round(LIMITS.seconds / 60)
+    text = f"time that the import may take (default: {minutes})"
+    add("--max-minutes", type=number, default=minutes, metavar="MINUTES", help=text)
     return parser

@@ -30,17 +30,11 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         "Set a mark at this moment in each of your recordings that monitors this machine or runs on it.",
         usual="all running ones",
     )
-    parser.add_argument("name", metavar="NAME", help='name of the mark, such as "epoch 3"')
-    parser.add_argument(
-        "--value",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="number or text stored with the mark: loss=1.2",
-    )
-    parser.add_argument(
-        "--at", metavar="TIME", help="another time, on the machine that runs gswarm-tui: -2m, 14:05"
-    )
+    add = parser.add_argument
+    add("name", metavar="NAME", help='name of the mark, such as "epoch 3"')
+    text = "number or text stored with the mark: loss=1.2"
+    add("--value", action="append", default=[], metavar="KEY=VALUE", help=text)
+    add("--at", metavar="TIME", help="another time, on the machine that runs gswarm-tui: -2m, 14:05")
     arguments = parser.read(args)
     heads = _heads(arguments, environ)
     try:

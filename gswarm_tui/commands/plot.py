@@ -24,14 +24,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         "Plot a session: heatmaps of GPUs over time, curves over all GPUs, marks and events.",
     )
     add_session(parser)
-    parser.add_argument(
-        "-o",
-        dest="out",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help=".pdf, .png or .svg file (default: SESSION.pdf here)",
-    )
+    text = ".pdf, .png or .svg file (default: SESSION.pdf here)"
+    parser.add_argument("-o", dest="out", action="append", default=[], metavar="FILE", help=text)
     for option, what in (
         ("--metric", "plot metrics as heatmap and curve: util,power,mem,cpu ..."),
         ("--heatmap", "plot metrics as heatmaps only"),

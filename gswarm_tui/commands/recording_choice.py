@@ -120,12 +120,8 @@ def choose_session(source: QuerySource, name: str) -> Period:
 
 def add_session(parser: CommandParser, usual: str = "newest") -> None:
     """Add the positional argument SESSION, words of ``open_session``; the help names the ``usual`` one."""
-    parser.add_argument(
-        "session",
-        nargs="*",
-        metavar="SESSION",
-        help=f'name, number, "recording 1" for a whole one, or run.duckdb:train (default: {usual})',
-    )
+    text = f'name, number, "recording 1" for a whole one, or run.duckdb:train (default: {usual})'
+    parser.add_argument("session", nargs="*", metavar="SESSION", help=text)
 
 
 def parse_words(words: Sequence[str], db: Path | None) -> SessionReference:

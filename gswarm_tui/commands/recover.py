@@ -41,17 +41,12 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         usual="all in this folder",
     )
     parser.add_argument("recording", nargs="?", default="", metavar="ID", help="ID of a recording, as listed")
-    parser.add_argument(
-        "--finish", action="store_true", help="fetch the frames left on the nodes, then close the recording"
-    )
-    parser.add_argument(
-        "--abandon", action="store_true", help="close the recording even if unreachable nodes may hold frames"
-    )
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="connect with the recording's options even if it was made elsewhere",
-    )
+    for flag, text in (
+        ("--finish", "fetch the frames left on the nodes, then close the recording"),
+        ("--abandon", "close the recording even if unreachable nodes may hold frames"),
+        ("--trust", "connect with the recording's options even if it was made elsewhere"),
+    ):
+        parser.add_argument(flag, action="store_true", help=text)
     add_connection(parser, "connection (overrides the recording's options)", defaults=False)
     arguments = parser.read(args)
     if is_recording(arguments.recording):

@@ -42,9 +42,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     )
     add_session(parser)
     parser.add_argument("--by", choices=WAYS, help="grouping (default: chosen by size)")
-    parser.add_argument(
-        "--width", type=values.whole(40, 1000), metavar="N", help="columns of the text, as for a mail: 72"
-    )
+    text = "columns of the text, as for a mail: 72"
+    parser.add_argument("--width", type=values.whole(40, 1000), metavar="N", help=text)
     parser.add_argument("--no-findings", action="store_true", help="leave out what the rules find")
     formats.add_options(parser)
     arguments = parser.read(args)
@@ -104,11 +103,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _blocks(
-    summary: Summary,
-    listed: list[ProcessPeaks],
-    by: str | None,
-    profiled: str,
-    kernels: TextTable | None,
+    summary: Summary, listed: list[ProcessPeaks], by: str | None, profiled: str, kernels: TextTable | None
 ) -> list[TextTable]:
     """Return what is printed: figures and tables."""
     lines = summary_text.summary_lines(summary)

@@ -69,22 +69,14 @@ def _parser() -> CommandParser:
         "[--iterations N | --duration SECONDS] [options]",
         "Trace the PyTorch processes of a running recording at the same time, and fetch the files.",
     )
-    number = values.whole(1, 10**6)
-    parser.add_argument("--iterations", type=number, metavar="N", help="trace N iterations of the optimizer")
-    parser.add_argument("--duration", metavar="SECONDS", help="trace this long (default: 0.5)")
-    parser.add_argument("--ranks", metavar="LIST", default="", help="ranks to trace: 0-7,16 (default: all)")
-    parser.add_argument(
-        "--stacks", action="store_true", help="with Python stacks, which slow the job down more"
-    )
-    parser.add_argument(
-        "--max-mib",
-        type=number,
-        metavar="MIB",
-        default=512,
-        help="largest trace of a rank that is fetched, before compression; all together 16 times that "
-        "(default: 512)",
-    )
-    parser.add_argument("--cancel", action="store_true", help="end the trace that is under way")
+    add, number = parser.add_argument, values.whole(1, 10**6)
+    add("--iterations", type=number, metavar="N", help="trace N iterations of the optimizer")
+    add("--duration", metavar="SECONDS", help="trace this long (default: 0.5)")
+    add("--ranks", metavar="LIST", default="", help="ranks to trace: 0-7,16 (default: all)")
+    add("--stacks", action="store_true", help="with Python stacks, which slow the job down more")
+    text = "largest trace of a rank that is fetched, before compression; all together 16 times that"
+    add("--max-mib", type=number, metavar="MIB", default=512, help=f"{text} (default: 512)")
+    add("--cancel", action="store_true", help="end the trace that is under way")
     return parser
 
 

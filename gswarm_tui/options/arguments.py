@@ -192,28 +192,28 @@ class CommandParser(Parser):
         self.add_argument("--help", "-h", action="help", help="print help and exit")
 
 
-class _Layers:
-    """Sources of a setting, strongest first, each with its label for errors."""
+class _Setting(NamedTuple):
+    """Value of a setting, with the label and the number of its source; the strongest source is 0."""
 
-    def __init__(self, *layers: tuple[Callable[[str], str], Mapping[str, object]]) -> None:
-        self._layers = layers
+    label: str
+    value: Any
+    source: int
 
-    def rank(self, key: str) -> int:
-        """Return the index of the strongest source that has ``key``, the number of sources if none has."""
-        ranks = (rank for rank, (_, values) in enumerate(self._layers) if key in values)
-        return next(ranks, len(self._layers))
 
-    def get(self, key: str, read: Callable[[Any], T], default: T) -> T:
-        """Parse the strongest value of ``key`` with ``read``. Raises UsageError."""
-        if (rank := self.rank(key)) == len(self._layers):
-            return default
-        label, values = self._layers[rank]
-        try:
-            return read(values[key])
-        except ValueError as error:
-            raise UsageError(f"{label(key)}: {error}.") from None
-        except OSError as error:
-            raise UsageError(f"{label(key)}: {error.filename}: {error.strerror}.") from None
+_UNSET = _Setting("", None, 3)
+
+
+def _read(given: Mapping[str, _Setting], key: str, read: Callable[[Any], T], default: T) -> T:
+    """Parse the value of a setting with ``read``. Raises UsageError."""
+    label, value, _ = setting = given.get(key, _UNSET)
+    if setting is _UNSET:
+        return default
+    try:
+        return read(value)
+    except ValueError as error:
+        raise UsageError(f"{label}: {error}.") from None
+    except OSError as error:
+        raise UsageError(f"{label}: {error.filename}: {error.strerror}.") from None
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
@@ -269,16 +269,29 @@ def _resolve(
     given = parser.read(argv)
     flags: dict[str, Any] = {key: value for key, value in vars(given).items() if value is not None}
     _refuse_contradictions(flags)
-    variables = {
-        name.removeprefix(ENVIRONMENT_PREFIX).lower(): value
+    settings = {
+        name.removeprefix(ENVIRONMENT_PREFIX).lower(): _Setting(name, value, 1)
         for name, value in environ.items()
         if name.startswith(ENVIRONMENT_PREFIX) and value
     }
-    named = _Layers((_flag, flags), (_variable, variables)).get("config", values.file, None)
-    file = named or paths.config_file()
-    settings = config.load(file, SETTINGS)
-    layers = _Layers((_flag, flags), (_variable, variables), (lambda key: f"{file}: {key}", settings))
-    options = _options(flags, layers)
+    settings |= {key: _Setting(_flag(key), value, 0) for key, value in flags.items()}
+    file = _read(settings, "config", values.file, None) or paths.config_file()
+    loaded = config.load(file, SETTINGS).items()
+    settings = {key: _Setting(f"{file}: {key}", value, 2) for key, value in loaded} | settings
+    found = {field: _read(settings, key, read, usual) for key, (field, read, usual) in SETTINGS.items()}
+    # --db in a stronger source than record = false: this run is to be recorded.
+    found["record"] |= settings.get("db", _UNSET).source < settings.get("record", _UNSET).source
+    allocation = ((key, _read(settings, key, values.text, "")) for key in config.ALLOCATION_KEYS)
+    options = Options(
+        nodes=tuple(flags["nodes"]) if "nodes" in flags else None,
+        hostfile=flags.get("hostfile"),
+        job=flags.get("job"),
+        demo=flags.get("demo"),
+        allocation=tuple((key, text) for key, text in allocation if text),
+        new=flags.get("new", False),
+        server=server_settings(flags["http"], flags) if "http" in flags else None,
+        **found | ({} if found["record"] else {"db": None}),
+    )
     elsewhere = [_flag(key) for key in ("nodes", "hostfile", "job") if key in flags]
     if options.launcher == "local" and elsewhere:
         raise UsageError(
@@ -301,24 +314,6 @@ def parse_connection(
 def given_flags(namespace: argparse.Namespace, keys: Iterable[str]) -> list[str]:
     """Return those flags of a subcommand that were given, as words for ``parse``."""
     return [f"{_flag(key)}={value}" for key in keys if (value := getattr(namespace, key)) is not None]
-
-
-def _options(flags: Mapping[str, Any], layers: _Layers) -> Options:
-    found = {field: layers.get(key, read, usual) for key, (field, read, usual) in SETTINGS.items()}
-    # --db in a stronger source than record = false: this run is to be recorded.
-    found["record"] |= layers.rank("db") < layers.rank("record")
-    return Options(
-        nodes=tuple(flags["nodes"]) if "nodes" in flags else None,
-        hostfile=flags.get("hostfile"),
-        job=flags.get("job"),
-        demo=flags.get("demo"),
-        allocation=tuple(
-            (key, text) for key in config.ALLOCATION_KEYS if (text := layers.get(key, values.text, ""))
-        ),
-        new=flags.get("new", False),
-        server=server_settings(flags["http"], flags) if "http" in flags else None,
-        **found | ({} if found["record"] else {"db": None}),
-    )
 
 
 def _refuse_contradictions(flags: Mapping[str, object]) -> None:
@@ -368,20 +363,11 @@ def _flag(key: str) -> str:
     return "--" + key.replace("_", "-")
 
 
-def _variable(key: str) -> str:
-    return ENVIRONMENT_PREFIX + key.upper()
-
-
 def _add_nodes(parser: Parser, *, demo: bool = True) -> None:
     nodes = parser.add_argument_group("nodes", "Default: the nodes of the job this shell is in.")
     add = nodes.add_argument
-    add(
-        "--nodes",
-        nargs="*",
-        action="extend",
-        metavar="NODE",
-        help="names and host lists: gpu01 gpu[02-04,07],login2",
-    )
+    nodes_help = "names and host lists: gpu01 gpu[02-04,07],login2"
+    add("--nodes", nargs="*", action="extend", metavar="NODE", help=nodes_help)
     hostfile_help = "the nodes in this file, one a line: gpu01 slots=8"
     add("--hostfile", type=values.argument(values.path), metavar="FILE", help=hostfile_help)
     job_help = "a running job of yours; with --nodes, only these of its nodes"
@@ -395,21 +381,16 @@ def add_connection(parser: Parser, title: str = "connection", *, defaults: bool 
     """Add the options that decide how nodes are reached; ``defaults``: their help names these."""
     group = parser.add_argument_group(title)
     for key, (metavar, text) in _CONNECTION.items():
-        group.add_argument(
-            _flag(key), metavar=metavar, help=text if defaults else text.partition(" (default")[0]
-        )
+        shown = text if defaults else text.partition(" (default")[0]
+        group.add_argument(_flag(key), metavar=metavar, help=shown)
 
 
 def add_recording_options(parser: Parser) -> Callable[..., argparse.Action]:
     """Add the recording options; return the function that adds more of them."""
     add = parser.add_argument_group("recording").add_argument
     add("--interval", metavar="TIME", help="time between samples: 1, 0.5s, 500ms; 0.1 s to 60 s (default: 1)")
-    groups = ",".join(ALL_GROUPS)
-    add(
-        "--metrics",
-        metavar="GROUPS",
-        help=f"metric groups to measure, of {groups} (default: all but counters)",
-    )
+    metrics_help = f"metric groups to measure, of {','.join(ALL_GROUPS)} (default: all but counters)"
+    add("--metrics", metavar="GROUPS", help=metrics_help)
     add("--db", metavar="PATH", help="DuckDB file to record into (default: a new file in this folder)")
     add("--linger", metavar="TIME", help="keep agents sampling without the recorder: 30m, 2d (default: 24h)")
     add("--spool-mib", metavar="N", help="MiB of node disk for samples not fetched yet (default: 256)")
@@ -447,11 +428,8 @@ def _record_parser() -> Parser:
     report_help = "write the session's report to this .html file at the end"
     add("--report", type=values.argument(values.path), metavar="FILE", help=report_help)
     add("--force", action="store_true", help="replace an existing report")
-    add(
-        "--arm",
-        action=argparse.BooleanOptionalAction,
-        help="set variables for traces on request (default: arm)",
-    )
+    arm_help = "set variables for traces on request (default: arm)"
+    add("--arm", action=argparse.BooleanOptionalAction, help=arm_help)
     _add_nodes(parser)
     add_recording_options(parser)
     add_connection(parser)

@@ -69,11 +69,15 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
     if given.shim and not environ.get("GSWARM_TUI_PARTITION"):
         given.partition = given.partition or environ.get("PARTITION")
     nodes = [] if given.nodes is None else [f"--nodes={given.nodes}"]
+    # Flags count before the environment, and this before the config file.
+    preset = dict(options.allocation)
+    salloc = {key: getattr(given, key) or preset.get(key) for key in ALLOCATION_KEYS}
+    more = split_words("--salloc", salloc.pop("salloc"))
     return ProfileOptions(
         run=options,
         tool=given.tool,
         job=options.job,
-        salloc=(*nodes, *_salloc_options(given, options)),
+        salloc=(*nodes, *(f"--{key}={value}" for key, value in salloc.items() if value), *more),
         allocates=bool(asked),
         ranks=given.ranks,
         ntasks=given.ntasks,
@@ -109,20 +113,14 @@ def _parser() -> CommandParser:
     duration_help = "end the capture after this time; the command continues"
     add("--duration", type=time, metavar="TIME", help=duration_help)
     add("--tool-options", metavar="TEXT", help="more options of the profiler, quoted as in a shell")
-    add = parser.add_argument_group(
-        "nodes", "Default: the allocation of this shell, else a new one."
-    ).add_argument
+    group = parser.add_argument_group("nodes", "Default: the allocation of this shell, else a new one.")
+    add = group.add_argument
     add("--job", metavar="ID", help="a running job of yours")
     number = values.whole(1, _MAX_RANKS)
     add("--nodes", type=number, metavar="N", help="number of nodes to allocate")
     add("--ntasks", type=number, metavar="N", help="number of ranks (default: Slurm's)")
-    add("--gres", metavar="GRES", help="as for salloc")
-    for key, metavar in (
-        ("partition", "NAME"),
-        ("time", "TIME"),
-        ("account", "NAME"),
-        ("constraint", "NAME"),
-    ):
+    for words in ("gres GRES", "partition NAME", "time TIME", "account NAME", "constraint NAME"):
+        key, metavar = words.split()
         add(f"--{key}", metavar=metavar, help="as for salloc")
     add("--salloc", metavar="TEXT", help="any other options of salloc: --salloc='-w gpu01'")
     add = parser.add_argument_group("connection").add_argument
@@ -137,17 +135,6 @@ def _parser() -> CommandParser:
     add("--relay", help=argparse.SUPPRESS)
     add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
     return parser
-
-
-def _salloc_options(given: argparse.Namespace, options: Options) -> tuple[str, ...]:
-    """Return the options of salloc: flags, else those of the environment and the config file.
-
-    Raises UsageError.
-    """
-    preset = dict(options.allocation)
-    chosen = {key: getattr(given, key) or preset.get(key) for key in ALLOCATION_KEYS}
-    more = split_words("--salloc", chosen.pop("salloc"))
-    return (*(f"--{key}={value}" for key, value in chosen.items() if value), *more)
 
 
 def split_words(flag: str, text: str | None) -> tuple[str, ...]:

@@ -85,11 +85,9 @@ def _add_options(
     add(flag, type=at, default=usual, metavar="HOST:PORT", help=text)
     add("--http-origin", type=values.argument(parse_origin), action="append", metavar="URL", help=origin)
     add("--http-public", action="store_true", help="allow an address that other machines reach")
-    for option, what in (
-        ("--http-tls-cert", "TLS certificate, with its chain, in PEM"),
-        ("--http-tls-key", "TLS key in PEM, without a passphrase"),
-    ):
-        add(option, type=values.argument(values.path), metavar="FILE", help=what)
+    path = values.argument(values.path)
+    add("--http-tls-cert", type=path, metavar="FILE", help="TLS certificate, with its chain, in PEM")
+    add("--http-tls-key", type=path, metavar="FILE", help="TLS key in PEM, without a passphrase")
     proxy = "allow such an address without TLS, as a reverse proxy adds it"
     add("--http-behind-proxy", action="store_true", help=proxy)
 

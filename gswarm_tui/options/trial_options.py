@@ -48,22 +48,14 @@ def parse_trial(
     parser = _parser()
     add_output_options(parser)
     given = parser.read(own)
-    _refuse_contradictions(given, command)
+    if given.results and command and not given.drives:
+        raise UsageError("--results runs nothing; remove -- and the command after it.")
+    if not (given.results or command or given.drives):
+        raise UsageError("no command to try; write it after --: gswarm-tui trial -- python train.py.")
     given.command = tuple(command)
     given.run = parse(given_flags(given, _RUN), environ)._replace(record=True)
     given.srun = split_words("--srun", given.srun)
     return given
-
-
-def _refuse_contradictions(given: argparse.Namespace, command: Sequence[str]) -> None:
-    if given.drives:
-        return
-    if given.results and command:
-        raise UsageError("--results runs nothing; remove -- and the command after it.")
-    if given.results:
-        return
-    if not command:
-        raise UsageError("no command to try; write it after --: gswarm-tui trial -- python train.py.")
 
 
 def _parser() -> CommandParser:
@@ -76,34 +68,17 @@ def _parser() -> CommandParser:
         database=False,
     )
     add = parser.add_argument_group("placements").add_argument
-    add(
-        "--node-counts",
-        type=_numbers_to(MOST_NODES),
-        default=(),
-        metavar="N,...",
-        help="numbers of nodes: 1,2,4 (default: 1, 2, 4 ... of this job)",
+    for flag, most, text in (
+        ("--node-counts", MOST_NODES, "numbers of nodes: 1,2,4 (default: 1, 2, 4 ... of this job)"),
+        ("--gpus-per-node", MOST_GPUS, "numbers of GPUs on each node: 4,8 (default: all of this job)"),
+    ):
+        add(flag, type=_numbers_to(most), default=(), metavar="N,...", help=text)
+    text = (
+        "packed (fewest nodes), spread (same number of GPUs, most nodes), or packed,spread (default: packed)"
     )
-    add(
-        "--gpus-per-node",
-        type=_numbers_to(MOST_GPUS),
-        default=(),
-        metavar="N,...",
-        help="numbers of GPUs on each node: 4,8 (default: all of this job)",
-    )
-    add(
-        "--placements",
-        type=_placements,
-        default=PLACEMENTS[:1],
-        metavar="WORDS",
-        help="packed (fewest nodes), spread (same number of GPUs, most nodes), or packed,spread (default: "
-        "packed)",
-    )
-    add(
-        "--ntasks-per-node",
-        type=values.whole(1, MOST_RANKS),
-        metavar="N",
-        help="ranks on each node: 1 for torchrun (default: one for each GPU)",
-    )
+    add("--placements", type=_placements, default=PLACEMENTS[:1], metavar="WORDS", help=text)
+    text = "ranks on each node: 1 for torchrun (default: one for each GPU)"
+    add("--ntasks-per-node", type=values.whole(1, MOST_RANKS), metavar="N", help=text)
     add("--srun", metavar="TEXT", help="any other options of srun: --srun='--mpi=pmix -c 8'")
     repeat_help = f"runs of each placement (default: {DEFAULT_REPEATS})"
     number = values.whole(1, MOST_REPEATS)

@@ -120,19 +120,17 @@ def switch(value: str | bool) -> bool:
     return chosen
 
 
-def linger_s(value: str) -> int:
-    """Parse the time that an agent runs without its head into seconds, from text such as 90s, 30m and 2d."""
-    return round(parse_seconds(value, "30m, 24h or 2d", 1, MAX_LINGER_S))
+def _whole_seconds(examples: str, least: int, most: int) -> Callable[[str], int]:
+    """Return a function that parses a time into whole seconds."""
+    return lambda value: round(parse_seconds(value, examples, least, most))
 
 
-def unattended_s(value: str) -> int:
-    """Parse the time that a recorder runs without a screen into seconds, from text such as 0, 10m and 1d."""
-    return round(parse_seconds(value, "0, 10m or 1d", 0, MAX_LINGER_S))
-
-
-def timeout_s(value: str) -> int:
-    """Parse the time to wait for a node into seconds, from text such as 30s and 2m."""
-    return round(parse_seconds(value, "30s or 2m", 1, MAX_TIMEOUT_S))
+linger_s = _whole_seconds("30m, 24h or 2d", 1, MAX_LINGER_S)
+"""Parses the time that an agent runs without its recorder."""
+unattended_s = _whole_seconds("0, 10m or 1d", 0, MAX_LINGER_S)
+"""Parses the time that a recorder runs without a screen."""
+timeout_s = _whole_seconds("30s or 2m", 1, MAX_TIMEOUT_S)
+"""Parses the time to wait for a node."""
 
 
 def run_s(value: str) -> float:

@@ -239,12 +239,7 @@ def build_launcher(options: Options, plan: Plan, recording: str, *, only_left: b
 
 
 def add_links(
-    hub: Hub,
-    launcher: Launcher,
-    options: Options,
-    recorder: FileWriter | None,
-    *,
-    only_left: bool = False,
+    hub: Hub, launcher: Launcher, options: Options, recorder: FileWriter | None, *, only_left: bool = False
 ) -> None:
     """Add a link for each node of the fleet, with the frames that are on disk already."""
     from gswarm_tui.link.link import Clocks, Link

@@ -64,12 +64,7 @@ async def _record_and_show(headless: Headless, uid: str, connection: socket.sock
     client = Recorder(route, screen=True, nodes=plan.nodes)
     client.uid = uid
     app = _app(
-        client,
-        route,
-        options,
-        plan.title,
-        starts_it=True,
-        why_not_detached=_why_not_detached(options),
+        client, route, options, plan.title, starts_it=True, why_not_detached=_why_not_detached(options)
     )
     status = await _show(client, app)
     # The screen ended because its terminal is gone or because it failed.
