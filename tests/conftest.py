@@ -39,7 +39,7 @@ ENDS_S = 15.0
 CACHE = ".pytest_cache/cache"
 BETWEEN_KEYS_S = 0.005
 NOT_ONLY_FAILED = 8
-"""Exit status for skipped tests and a missed budget: a second run of failed tests can't mend them."""
+"""Exit status for skipped tests, which a second run of failed tests can't mend."""
 IN_SECOND_CLUSTER = (
     "tests/cluster/test_gpus.py",
     "tests/cluster/test_profile.py",
@@ -59,6 +59,7 @@ SLOWEST = (
     "tests/integration/test_attach.py",
     "tests/security/test_rogue_nodes.py",
     "tests/security/test_web_attacks.py",
+    "tests/integration/test_jobs.py",
     "tests/integration/test_traces.py",
     "tests/integration/test_control.py",
     "tests/security/test_recover_consent.py",
@@ -93,12 +94,6 @@ hypothesis.settings.load_profile("short")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option ``--no-skips``, with which a skipped test is a failure, as in CI."""
     parser.addoption("--no-skips", action="store_true", help="fail when any test is skipped")
-    parser.addoption(
-        "--unit-budget",
-        type=float,
-        metavar="SECONDS",
-        help="fail when the tests of tests/unit take longer in total",
-    )
 
 
 def pytest_report_header() -> str:
@@ -185,32 +180,20 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail the run for skipped tests or a slow tests/unit, where an option asks for it."""
+    """Fail the run for skipped tests, with ``--no-skips``."""
     gc.unfreeze()
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None:  # a worker of pytest-xdist
         return
     if session.config.getoption("--no-skips") and reporter.stats.get("skipped"):
         session.exitstatus = NOT_ONLY_FAILED
-    budget = session.config.getoption("--unit-budget")
-    if budget is not None and _seconds_of_unit_tests(reporter.stats) > budget:
-        session.exitstatus = NOT_ONLY_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the agent's interpreters if its tests ran, and with ``--unit-budget`` the time of tests/unit."""
+    """Print the agent's interpreters if its tests ran."""
     reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
     if any("test_agent_pythons.py" in report.nodeid for report in reports):
         terminalreporter.write_line(pytest_report_header())  # a quiet run has no header
-    budget = terminalreporter.config.getoption("--unit-budget")
-    if budget is not None:
-        seconds = _seconds_of_unit_tests(terminalreporter.stats)
-        terminalreporter.write_line(f"tests/unit took {seconds:.0f} s in total; the budget is {budget:g} s")
-
-
-def _seconds_of_unit_tests(stats: dict[str, list[Any]]) -> float:
-    reports = (report for reports in stats.values() for report in reports)
-    return sum(float(r.duration) for r in reports if getattr(r, "nodeid", "").startswith("tests/unit/"))
 
 
 @pytest.fixture(autouse=True)

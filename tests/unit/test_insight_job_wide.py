@@ -62,7 +62,7 @@ def test_a_fault_of_all_gpus_is_the_first_finding(kind: str, job: Job, fault: Fa
 
 
 def test_a_hang_holds_for_hours_and_names_the_rank_that_rests() -> None:
-    found = run(Job(nodes=2, seconds=12_000).with_faults(Fault(_stuck, 900, node=1, gpu=2)))
+    found = run(Job(nodes=2, seconds=12_000, tick_s=30).with_faults(Fault(_stuck, 900, node=1, gpu=2)))
     (hang,) = found.alarms
     assert hang.until is None
     assert "gpu02:2 is idle" in hang.sentence
@@ -70,7 +70,7 @@ def test_a_hang_holds_for_hours_and_names_the_rank_that_rests() -> None:
 
 
 def test_checkpoints_are_waste_from_a_twentieth_of_the_time() -> None:
-    job = Job(nodes=2, seconds=3000, checkpoint_every=300, checkpoint_s=30)
+    job = Job(nodes=2, seconds=3000, tick_s=10, checkpoint_every=300, checkpoint_s=30)
     (found,) = run(job).alarms
     assert (found.kind, found.node) == ("checkpoint", None)
     assert "checkpoints of 30 s every 300 s" in found.sentence
