@@ -172,78 +172,40 @@ ORDER BY profile_id, b.device
 GPUS = _gpus("profile_kernel_events")
 TRACE_GPUS = _gpus("(SELECT *, NULL::INTEGER AS gpu_id FROM trace_kernel_events WHERE kind <> 'copy')")
 
+# fmt: off
 VIEWS = {
-    "profile_api": View(
-        "Each call of CUDA, and of the operating system's libraries, in profiles",
-        API,
-        event_columns(PROFILE_API_EVENTS, f"{OF_PROFILE} layer", "traced_name"),
-    ),
-    "profile_kernels": View(
-        "Each kernel in profiles",
-        KERNELS,
-        event_columns(PROFILE_KERNEL_EVENTS, f"{OF_PROFILE_GPU} kind", "short_name gpu_id"),
-    ),
-    "profile_memory": View(
-        "Each copy and memory set in profiles",
-        MEMORY,
-        event_columns(PROFILE_MEMORY_EVENTS, OF_PROFILE_GPU, "gpu_id"),
-    ),
-    "profile_ranges": View(
-        "Each NVTX range in profiles, named as by nsys: after its domain, if it has one",
-        RANGES,
-        event_columns(PROFILE_RANGE_EVENTS, OF_PROFILE),
-    ),
-    "profile_metrics": View(
-        "Each metric of each kernel that Nsight Compute profiled, at the start of the profile",
-        METRICS,
-        columns(f"ts {OF_PROFILE} launch kernel metric unit number text profile_id recording_id"),
-    ),
-    "profile_gpus": View(
-        "Each GPU of a profile: the time in which its kernels ran, and the share in which none did; "
-        "NULL if the report has GPU events in tables that gswarm-tui doesn't know",
-        GPUS,
-        columns(
-            f"{OF_PROFILE_GPU} device kernels captured_s kernel_s no_kernel_pct "
-            "profile_id gpu_id recording_id"
-        ),
-    ),
-    "profile_api_sum": View(
-        "CUDA calls by name, as nsys stats prints them for cuda_api_sum",
-        API_SUM,
-        columns(f"{OF_PROFILE} {_TIMES} name layer traced_name profile_id recording_id"),
-    ),
-    "profile_os_sum": View(
-        "Calls of the operating system's libraries by name, as nsys stats prints them for osrt_sum",
-        OS_SUM,
-        columns(f"{OF_PROFILE} {_TIMES} name profile_id recording_id"),
-    ),
-    "profile_kernel_sum": View(
-        "Kernels by name, as nsys stats prints them for cuda_gpu_kern_sum, with their kind",
-        KERNEL_SUM,
-        columns(f"{OF_PROFILE} {_TIMES} name kind profile_id recording_id"),
-    ),
-    "profile_kernel_launch_sum": View(
-        "Kernels by name and size of the launch, as nsys stats prints them for cuda_gpu_kern_gb_sum, and "
-        "until 2022 for gpukernsum",
-        KERNEL_LAUNCH_SUM,
-        columns(f"{OF_PROFILE} {_TIMES} grid block name profile_id recording_id"),
-    ),
-    "profile_memory_time_sum": View(
-        "Copies and memory sets by time, as nsys stats prints them for cuda_gpu_mem_time_sum",
-        MEMORY_TIME_SUM,
-        columns(f"{OF_PROFILE} {_TIMES} name profile_id recording_id"),
-    ),
-    "profile_memory_size_sum": View(
-        "Copies and memory sets by size, as nsys stats prints them for cuda_gpu_mem_size_sum",
-        MEMORY_SIZE_SUM,
-        columns(
-            f"{OF_PROFILE} total_mb calls avg_mb median_mb min_mb max_mb stddev_mb name "
-            "profile_id recording_id"
-        ),
-    ),
-    "profile_range_sum": View(
-        "NVTX ranges by name and style, as nsys stats prints them for nvtx_sum",
-        RANGE_SUM,
-        columns(f"{OF_PROFILE} {_TIMES} style name profile_id recording_id"),
-    ),
+    "profile_api": View("Each call of CUDA, and of the operating system's libraries, in profiles", API,
+        event_columns(PROFILE_API_EVENTS, f"{OF_PROFILE} layer", "traced_name")),
+    "profile_kernels": View("Each kernel in profiles", KERNELS, event_columns(PROFILE_KERNEL_EVENTS,
+            f"{OF_PROFILE_GPU} kind", "short_name gpu_id")),
+    "profile_memory": View("Each copy and memory set in profiles", MEMORY,
+        event_columns(PROFILE_MEMORY_EVENTS, OF_PROFILE_GPU, "gpu_id")),
+    "profile_ranges": View("Each NVTX range in profiles, named as by nsys: after its domain, if it has one",
+        RANGES, event_columns(PROFILE_RANGE_EVENTS, OF_PROFILE)),
+    "profile_metrics": View("Each metric of each kernel that Nsight Compute profiled, at the start of the "
+        "profile", METRICS,
+        columns(f"ts {OF_PROFILE} launch kernel metric unit number text profile_id recording_id")),
+    "profile_gpus": View("Each GPU of a profile: the time in which its kernels ran, and the share in which "
+        "none did; NULL if the report has GPU events in tables that gswarm-tui doesn't know", GPUS,
+        columns(f"{OF_PROFILE_GPU} device kernels captured_s kernel_s no_kernel_pct profile_id gpu_id "
+            "recording_id")),
+    "profile_api_sum": View("CUDA calls by name, as nsys stats prints them for cuda_api_sum", API_SUM,
+        columns(f"{OF_PROFILE} {_TIMES} name layer traced_name profile_id recording_id")),
+    "profile_os_sum": View("Calls of the operating system's libraries by name, as nsys stats prints them for "
+        "osrt_sum", OS_SUM, columns(f"{OF_PROFILE} {_TIMES} name profile_id recording_id")),
+    "profile_kernel_sum": View("Kernels by name, as nsys stats prints them for cuda_gpu_kern_sum, with their "
+        "kind", KERNEL_SUM, columns(f"{OF_PROFILE} {_TIMES} name kind profile_id recording_id")),
+    "profile_kernel_launch_sum": View("Kernels by name and size of the launch, as nsys stats prints them for "
+        "cuda_gpu_kern_gb_sum, and until 2022 for gpukernsum", KERNEL_LAUNCH_SUM,
+        columns(f"{OF_PROFILE} {_TIMES} grid block name profile_id recording_id")),
+    "profile_memory_time_sum": View("Copies and memory sets by time, as nsys stats prints them for "
+        "cuda_gpu_mem_time_sum", MEMORY_TIME_SUM,
+        columns(f"{OF_PROFILE} {_TIMES} name profile_id recording_id")),
+    "profile_memory_size_sum": View("Copies and memory sets by size, as nsys stats prints them for "
+        "cuda_gpu_mem_size_sum", MEMORY_SIZE_SUM,
+        columns(f"{OF_PROFILE} total_mb calls avg_mb median_mb min_mb max_mb stddev_mb name profile_id "
+            "recording_id")),
+    "profile_range_sum": View("NVTX ranges by name and style, as nsys stats prints them for nvtx_sum",
+        RANGE_SUM, columns(f"{OF_PROFILE} {_TIMES} style name profile_id recording_id")),
 }
+# fmt: on

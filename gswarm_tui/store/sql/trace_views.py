@@ -208,43 +208,27 @@ All are compared with the trace that has most calls of the series, so a call
 that another trace lacks shifts nothing.
 """
 
+# fmt: off
 VIEWS = {
-    "trace_ops": View(
-        "Each operator, annotation, call and Python function in traces of PyTorch",
-        OPS,
-        event_columns(TRACE_OP_EVENTS, OF_PROFILE),
-    ),
-    "trace_kernels": View(
-        "Each kernel, copy and memory set in traces of PyTorch",
-        KERNELS,
-        event_columns(TRACE_KERNEL_EVENTS, OF_PROFILE),
-    ),
-    "trace_iterations": View(
-        "Each iteration in traces of PyTorch: ProfilerStep with its number, else from one optimizer step "
-        "to the next, from 0, alike on all ranks traced at one time. A trace without any has one row for all "
-        "of it",
-        ITERATIONS,
-        columns(f"ts {OF_PROFILE} iteration duration_ns start_ns end_ns profile_id recording_id"),
-    ),
-    "trace_ranks": View(
-        "Time of each rank's GPU for each traced iteration, by what the iteration launched: computing, "
-        "communicating without computing, copying without both, idle; NULL if the trace has no GPU or ended "
-        "before all that was launched had run. overlapped_ms is communication beside computing",
+    "trace_ops": View("Each operator, annotation, call and Python function in traces of PyTorch", OPS,
+        event_columns(TRACE_OP_EVENTS, OF_PROFILE)),
+    "trace_kernels": View("Each kernel, copy and memory set in traces of PyTorch", KERNELS,
+        event_columns(TRACE_KERNEL_EVENTS, OF_PROFILE)),
+    "trace_iterations": View("Each iteration in traces of PyTorch: ProfilerStep with its number, else from "
+        "one optimizer step to the next, from 0, alike on all ranks traced at one time. A trace without any "
+        "has one row for all of it", ITERATIONS,
+        columns(f"ts {OF_PROFILE} iteration duration_ns start_ns end_ns profile_id recording_id")),
+    "trace_ranks": View("Time of each rank's GPU for each traced iteration, by what the iteration launched: "
+        "computing, communicating without computing, copying without both, idle; NULL if the trace has no "
+        "GPU or ended before all that was launched had run. overlapped_ms is communication beside computing",
         RANKS,
-        columns(
-            f"ts {OF_PROFILE} iteration duration_ms compute_ms communication_ms copy_ms idle_ms "
-            "overlapped_ms profile_id recording_id"
-        ),
-    ),
-    "trace_waits": View(
-        "Each collective of each traced rank: it waited for last_rank, which joined last. Partners have the "
-        "same process group, ranks and number, or the same sender and receiver; they ran at once, ended "
-        "within 1 ms, and aren't more than the group has. Without a partner, wait_ms is NULL. With fewer "
-        "ranks than group_size, one without a trace may have joined even later",
-        WAITS,
-        columns(
-            f"ts {OF_PROFILE} collective process_group group_ranks sequence ranks group_size duration_ms "
-            "wait_ms last_rank profile_id recording_id"
-        ),
-    ),
+        columns(f"ts {OF_PROFILE} iteration duration_ms compute_ms communication_ms copy_ms idle_ms "
+            "overlapped_ms profile_id recording_id")),
+    "trace_waits": View("Each collective of each traced rank: it waited for last_rank, which joined last. "
+        "Partners have the same process group, ranks and number, or the same sender and receiver; they ran "
+        "at once, ended within 1 ms, and aren't more than the group has. Without a partner, wait_ms is NULL. "
+        "With fewer ranks than group_size, one without a trace may have joined even later", WAITS,
+        columns(f"ts {OF_PROFILE} collective process_group group_ranks sequence ranks group_size duration_ms "
+            "wait_ms last_rank profile_id recording_id")),
 }
+# fmt: on

@@ -37,18 +37,13 @@ LEFT JOIN sessions s ON abs(epoch_us(s.started_at) - epoch_us(r.started_at)) < 1
 ORDER BY 1
 """  # noqa: S608 (own names)
 
+# fmt: off
 VIEWS = {
-    "trials": View(
-        "Each trial: its command, and its plan as a JSON object",
-        TRIALS,
-        columns("ts trial command plan recording_id"),
-    ),
-    "trial_runs": View(
-        "Each run of a trial that ended, with its session; only those with status ok are compared",
-        TRIAL_RUNS,
-        columns(
-            "ts trial run nodes gpus_per_node placement repeat warm_up status wall_s throughput exit_status "
-            "reason node_list job session_id recording_id"
-        ),
-    ),
+    "trials": View("Each trial: its command, and its plan as a JSON object", TRIALS,
+        columns("ts trial command plan recording_id")),
+    "trial_runs": View("Each run of a trial that ended, with its session; only those with status ok are "
+        "compared", TRIAL_RUNS,
+        columns("ts trial run nodes gpus_per_node placement repeat warm_up status wall_s throughput "
+            "exit_status reason node_list job session_id recording_id")),
 }
+# fmt: on

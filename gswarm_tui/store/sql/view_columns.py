@@ -8,28 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gswarm_tui.store.sql.schema import (
-    GPU_SAMPLES,
-    GPUS,
-    HOST_SAMPLES,
-    NODES,
-    PROCESS_SAMPLES,
-    PROFILE_KERNEL_EVENTS,
-    PROFILE_METRIC_VALUES,
-    PROFILE_NAMES,
-    PROFILE_RANGE_EVENTS,
-    PROFILES,
-    RECORDINGS,
-    TRACE_KERNEL_EVENTS,
-    TableSchema,
-)
+from gswarm_tui.store.sql import schema
 
 OF_PROFILE, OF_PROFILE_GPU = "profile node rank", "profile node rank gpu_index"
 
 _RENAMED = {
-    GPU_SAMPLES: {"energy_j": "energy_counter_j"},
-    HOST_SAMPLES: {"memory_used_mib": "host_memory_used_mib"},
-    PROCESS_SAMPLES: {
+    schema.GPU_SAMPLES: {"energy_j": "energy_counter_j"},
+    schema.HOST_SAMPLES: {"memory_used_mib": "host_memory_used_mib"},
+    schema.PROCESS_SAMPLES: {
         "gpu_memory_mib": "mem_used_mib",
         "cpu_pct": "process_cpu_pct",
         "memory_mib": "process_memory_mib",
@@ -65,26 +51,31 @@ class View:
         return f"SELECT {chosen} FROM ({self.query.strip()})"  # noqa: S608 (own names)
 
 
+_AS_IN_TABLE = {
+    schema.NODES: "node node_id",
+    schema.GPUS: "gpu_id gpu_index uuid parent_index mig_profile power_limit_w",
+    schema.RECORDINGS: "recording_id",
+    schema.PROCESS_SAMPLES: "pid rank local_rank user_name command",
+    schema.PROFILES: "profile_id",
+    schema.PROFILE_NAMES: "name",
+    schema.PROFILE_KERNEL_EVENTS: "device start_ns duration_ns",
+    schema.PROFILE_RANGE_EVENTS: "style",
+    schema.PROFILE_METRIC_VALUES: "launch metric unit number",
+    schema.TRACE_KERNEL_EVENTS: "collective process_group group_ranks sequence group_size",
+}
+"""Columns that have the same name and meaning in a table."""
 MEANINGS = {
+    **{name: table[name].meaning for table, names in _AS_IN_TABLE.items() for name in names.split()},
     "ts": "Time (UTC)",
-    "node": NODES["node"].meaning,
-    "gpu_index": GPUS["gpu_index"].meaning,
-    "uuid": GPUS["uuid"].meaning,
-    "gpu_name": GPUS["name"].meaning,
-    "parent_index": GPUS["parent_index"].meaning,
-    "mig_profile": GPUS["mig_profile"].meaning,
-    "gpu_numa_node": GPUS["numa_node"].meaning,
+    "gpu_name": schema.GPUS["name"].meaning,
+    "gpu_numa_node": schema.GPUS["numa_node"].meaning,
     "allocated": "Whether the GPU is certainly the job's; NULL where Slurm reports no GPUs",
     "mem_used_pct": "Device memory in use, of all [%]",
-    "mem_total_mib": GPUS["memory_total_mib"].meaning,
-    "power_limit_w": GPUS["power_limit_w"].meaning,
-    "host_memory_total_mib": NODES["memory_total_mib"].meaning,
+    "mem_total_mib": schema.GPUS["memory_total_mib"].meaning,
+    "host_memory_total_mib": schema.NODES["memory_total_mib"].meaning,
     "session": "Name of the session",
     "in_session_ms": "Part of the sample's interval that lies in the session [ms]",
     "session_id": "Number of the session in this file",
-    "recording_id": RECORDINGS["recording_id"].meaning,
-    "node_id": NODES["node_id"].meaning,
-    "gpu_id": GPUS["gpu_id"].meaning,
     "scope": "Scope of the row: gpu, node or all",
     "started_at": "Start (UTC), included",
     "ended_at": "End (UTC), excluded; of a running session its newest sample",
@@ -129,15 +120,11 @@ MEANINGS = {
     "text": "The value, if it is no number",
     "process_cpu_max_pct": "Highest CPU time of the process; 100 is one core [%]",
     "process_memory_max_mib": "Most host memory of the process [MiB]",
-    **{name: PROCESS_SAMPLES[name].meaning for name in ("pid", "rank", "local_rank", "user_name", "command")},
     "sm_max_pct": "Highest sm_pct [%]",
     "sm_mean_pct": "Mean of sm_pct [%]",
     "first_seen": "Time of the first sample (UTC)",
     "last_seen": "Time of the last sample (UTC)",
     "profile": "Name of the profile's report, without its folder",
-    "profile_id": PROFILES["profile_id"].meaning,
-    "device": PROFILE_KERNEL_EVENTS["device"].meaning,
-    "name": PROFILE_NAMES["name"].meaning,
     "short_name": "Name of the kernel without its arguments",
     "traced_name": "Name of the call as it was traced, with the version of its layer",
     "layer": "Layer of the call: CUDA runtime, CUDA driver, CUDA backtrace or OS runtime",
@@ -157,21 +144,13 @@ MEANINGS = {
     "stddev_mb": "Standard deviation of the size, as of a sample [MB]",
     "grid": "Blocks of the launch in x, y and z",
     "block": "Threads of a block in x, y and z",
-    "style": PROFILE_RANGE_EVENTS["style"].meaning,
     "kernels": "Number of kernels that ran",
     "captured_s": "Time of the capture [s]",
     "kernel_s": "Time in which at least one kernel of the profile ran on the GPU [s]",
     "no_kernel_pct": "Share of the capture in which no kernel of the profile ran on the GPU [%]",
     "kernel": "Name of the kernel",
-    **{
-        column.name: column.meaning
-        for column in TRACE_KERNEL_EVENTS.columns
-        if column.name in {"collective", "process_group", "group_ranks", "sequence", "group_size"}
-    },
     "kind": "compute or communication, by the kernel's name; NULL for a CUDA graph",
     "iteration": "Number of the iteration; NULL if the trace has none",
-    "duration_ns": TRACE_KERNEL_EVENTS["duration_ns"].meaning,
-    "start_ns": TRACE_KERNEL_EVENTS["start_ns"].meaning,
     "end_ns": "End after profiles.zero_at [ns]",
     "duration_ms": "Time from start to end; of an iteration, between the ends of the GPU's work [ms]",
     "compute_ms": "Time in which compute kernels ran [ms]",
@@ -197,7 +176,6 @@ MEANINGS = {
     "reason": "Why the run isn't ok",
     "node_list": "Names of its nodes, as a host list",
     "job": "Slurm job of the run",
-    **{name: PROFILE_METRIC_VALUES[name].meaning for name in ("launch", "metric", "unit", "number")},
 }
 
 
@@ -206,7 +184,7 @@ def columns(names: str, **sql: str) -> tuple[ViewColumn, ...]:
     return tuple(ViewColumn(name, MEANINGS[name], sql.get(name, f'"{name}"')) for name in names.split())
 
 
-def table_columns(table: TableSchema, first: str, last: str, **sql: str) -> tuple[ViewColumn, ...]:
+def table_columns(table: schema.TableSchema, first: str, last: str, **sql: str) -> tuple[ViewColumn, ...]:
     """Return the columns ``first``, then those of a table, then ``last``, each once."""
     known = {column.name: column for column in columns(" ".join(MEANINGS), **sql)}
     middle = []
@@ -222,7 +200,7 @@ def table_columns(table: TableSchema, first: str, last: str, **sql: str) -> tupl
     return tuple(known[name] for name in dict.fromkeys([*first.split(), *middle, *last.split()]))
 
 
-def event_columns(table: TableSchema, first: str, last: str = "") -> tuple[ViewColumn, ...]:
+def event_columns(table: schema.TableSchema, first: str, last: str = "") -> tuple[ViewColumn, ...]:
     """Return the columns of a view of a profile's events, with names in the place of their ids."""
     found = table_columns(table, f"ts {first} name duration_ns", f"{last} profile_id node_id recording_id")
     return tuple(column for column in found if column.name not in ("name_id", "short_name_id"))

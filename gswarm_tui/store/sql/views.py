@@ -153,112 +153,66 @@ _SESSION_SAMPLE_COLUMNS = (
     *columns("in_session_ms session_id"),
 )
 
+# fmt: off
 VIEWS: dict[str, View] = {
-    "samples": View(
-        "GPU samples with the names of node and GPU, without GPUs that Slurm gave to others",
-        f"{_SAMPLES}{OWN}",
-        _SAMPLE_COLUMNS,
-    ),
-    "all_samples": View(
-        "samples of all GPUs of the nodes, also of those that Slurm gave to others", _SAMPLES, _SAMPLE_COLUMNS
-    ),
-    "hosts": View(
-        "Host samples with the names of nodes",
-        _HOSTS,
-        table_columns(HOST_SAMPLES, "ts node", "host_memory_total_mib node_id recording_id"),
-    ),
-    "processes": View(
-        "Samples of GPU processes with the names of nodes, without GPUs that Slurm gave to others",
-        _PROCESSES,
-        table_columns(
-            PROCESS_SAMPLES,
-            "ts node gpu_index pid",
-            "uuid gpu_name gpu_numa_node allocated parent_index mig_profile node_id gpu_id recording_id",
-        ),
-    ),
+    "samples": View("GPU samples with the names of node and GPU, without GPUs that Slurm gave to others",
+        f"{_SAMPLES}{OWN}", _SAMPLE_COLUMNS),
+    "all_samples": View("samples of all GPUs of the nodes, also of those that Slurm gave to others", _SAMPLES,
+        _SAMPLE_COLUMNS),
+    "hosts": View("Host samples with the names of nodes", _HOSTS, table_columns(HOST_SAMPLES, "ts node",
+            "host_memory_total_mib node_id recording_id")),
+    "processes": View("Samples of GPU processes with the names of nodes, without GPUs that Slurm gave to "
+        "others", _PROCESSES, table_columns(PROCESS_SAMPLES, "ts node gpu_index pid",
+            "uuid gpu_name gpu_numa_node allocated parent_index mig_profile node_id gpu_id recording_id")),
     **{kind: _listing(kind) for kind in LISTING_TABLES},
-    "event_log": View(
-        "Events with the names of nodes and the indexes of GPUs",
-        _EVENT_LOG,
-        table_columns(EVENTS, "ts node gpu_index", "node_id gpu_id recording_id"),
-    ),
-    "session_samples": View(
-        "samples of each session; each counts for in_session_ms, the part of its interval in the session",
-        _SESSION_SAMPLES,
-        _SESSION_SAMPLE_COLUMNS,
-    ),
-    "session_coverage": View(
-        "The time of each session that the frames of each node cover; complete if no more than three "
-        "intervals are missing. Nodes that never answered are included.",
+    "event_log": View("Events with the names of nodes and the indexes of GPUs", _EVENT_LOG,
+        table_columns(EVENTS, "ts node gpu_index", "node_id gpu_id recording_id")),
+    "session_samples": View("samples of each session; each counts for in_session_ms, the part of its "
+        "interval in the session", _SESSION_SAMPLES, _SESSION_SAMPLE_COLUMNS),
+    "session_coverage": View("The time of each session that the frames of each node cover; complete if no "
+        "more than three intervals are missing. Nodes that never answered are included.",
         _with_names(coverage(SESSION_SPANS)),
-        columns(
-            "session node started_at ended_at duration_s frames covered_s coverage complete "
-            "session_id recording_id"
-        ),
-    ),
-    "session_summary": View(
-        "Each session by scope 'gpu', 'node' and 'all', without GPUs that Slurm gave to others. Mean, "
-        "median and p95 are over the measured time of single GPUs; a sample counts by the part of its "
-        "interval in the session. A GPU that never answered has a row with 0 samples. Times are summed over "
-        f"GPUs; busy means util_pct >= {BUSY_FROM_PCT:g}. A MIG instance has a row of scope 'gpu', but gpus "
-        "doesn't count it. Energy is the sum of energy_used_j. Coverage is "
-        "the share of the session's GPU time that samples cover; partial is set if some nodes don't cover "
-        "all of it. Bubbles are explained at session_bubbles; bubble_share is their share of the measured "
-        "time between the first and the last busy sample. Host columns are NULL for scope 'gpu'.",
-        _SESSION_SUMMARY,
-        columns(
-            "session scope node gpu_index started_at ended_at duration_s gpus samples coverage "
-            "util_mean_pct util_median_pct util_p95_pct util_max_pct "
-            "sm_active_mean_pct tensor_active_mean_pct dram_active_mean_pct of_peak power_mean_w power_max_w "
-            "mem_used_max_mib mem_total_mib temp_max_c mem_temp_max_c busy_s idle_s energy_j energy_kwh "
-            "throttle_power_s throttle_thermal_s throttle_brake_s "
-            "bubbles bubble_s bubble_share bubble_longest_s "
-            "host_cpu_max_pct host_memory_max_mib host_memory_total_mib partial "
-            "parent_index session_id recording_id node_id gpu_id"
-        ),
-    ),
-    "session_bubbles": View(
-        "Each idle phase of a GPU between two busy samples of a session, from the busy sample before to the "
-        "last idle sample. duration_s is its measured time; time in a gap doesn't count.",
-        _with_names(bubbles(SESSION_SPANS)),
-        columns("session node gpu_index started_at ended_at duration_s session_id node_id gpu_id"),
-    ),
-    "session_processes": View(
-        "Each process on each GPU of a session, with its maxima and the times of its first and last sample",
-        _with_names(processes(SESSION_SPANS)),
-        columns(
-            "session node gpu_index pid rank local_rank user_name command mem_used_max_mib sm_max_pct "
-            "sm_mean_pct process_cpu_max_pct process_memory_max_mib first_seen last_seen "
-            "session_id node_id gpu_id",
-            mem_used_max_mib="gpu_memory_max_mib",
-            process_cpu_max_pct="cpu_max_pct",
-            process_memory_max_mib="memory_max_mib",
-        ),
-    ),
-    "marks": View(
-        "Marks set by a job or a person; values is a JSON object",
-        MARKS,
-        columns("ts node mark values node_id recording_id"),
-    ),
-    "mark_values": View(
-        "One row per value of each mark: numbers in value, other values in text",
-        MARK_VALUES,
-        columns("ts node mark key value text node_id recording_id"),
-    ),
-    "mark_intervals": View(
-        "The time from each mark to the next of its rank and name; digits in names don't count, so epoch 2 "
-        "follows epoch 1. Each row is named by the mark at its end and has the figures of session_summary "
-        "for all GPUs.",
-        _MARK_INTERVALS,
-        columns(
-            "mark started_at ended_at duration_s gpus energy_j energy_kwh util_mean_pct power_mean_w "
-            "mem_used_max_mib busy_s idle_s coverage node values node_id recording_id",
-        ),
-    ),
+        columns("session node started_at ended_at duration_s frames covered_s coverage complete session_id "
+            "recording_id")),
+    "session_summary": View("Each session by scope 'gpu', 'node' and 'all', without GPUs that Slurm gave to "
+        "others. Mean, median and p95 are over the measured time of single GPUs; a sample counts by the "
+        "part of its interval in the session. A GPU that never answered has a row with 0 samples. Times are "
+        f"summed over GPUs; busy means util_pct >= {BUSY_FROM_PCT:g}. A MIG instance has a row of scope "
+        "'gpu', but gpus doesn't count it. Energy is the sum of energy_used_j. Coverage is the share of the "
+        "session's GPU time that samples cover; partial is set if some nodes don't cover all of it. Bubbles "
+        "are explained at session_bubbles; bubble_share is their share of the measured time between the "
+        "first and the last busy sample. Host columns are NULL for scope 'gpu'.", _SESSION_SUMMARY,
+        columns("session scope node gpu_index started_at ended_at duration_s gpus samples coverage "
+        "util_mean_pct util_median_pct util_p95_pct util_max_pct sm_active_mean_pct tensor_active_mean_pct "
+            "dram_active_mean_pct of_peak power_mean_w power_max_w mem_used_max_mib mem_total_mib temp_max_c "
+            "mem_temp_max_c busy_s idle_s energy_j energy_kwh throttle_power_s throttle_thermal_s "
+            "throttle_brake_s bubbles bubble_s bubble_share bubble_longest_s host_cpu_max_pct "
+            "host_memory_max_mib host_memory_total_mib partial parent_index session_id recording_id node_id "
+            "gpu_id")),
+    "session_bubbles": View("Each idle phase of a GPU between two busy samples of a session, from the busy "
+        "sample before to the last idle sample. duration_s is its measured time; time in a gap doesn't "
+        "count.", _with_names(bubbles(SESSION_SPANS)),
+        columns("session node gpu_index started_at ended_at duration_s session_id node_id gpu_id")),
+    "session_processes": View("Each process on each GPU of a session, with its maxima and the times of its "
+        "first and last sample", _with_names(processes(SESSION_SPANS)),
+        columns("session node gpu_index pid rank local_rank user_name command mem_used_max_mib sm_max_pct "
+            "sm_mean_pct process_cpu_max_pct process_memory_max_mib first_seen last_seen session_id node_id "
+            "gpu_id", mem_used_max_mib="gpu_memory_max_mib", process_cpu_max_pct="cpu_max_pct",
+            process_memory_max_mib="memory_max_mib")),
+    "marks": View("Marks set by a job or a person; values is a JSON object", MARKS,
+        columns("ts node mark values node_id recording_id")),
+    "mark_values": View("One row per value of each mark: numbers in value, other values in text", MARK_VALUES,
+        columns("ts node mark key value text node_id recording_id")),
+    "mark_intervals": View("The time from each mark to the next of its rank and name; digits in names don't "
+        "count, so epoch 2 follows epoch 1. Each row is named by the mark at its end and has the figures of "
+        "session_summary for all GPUs.", _MARK_INTERVALS,
+        columns("mark started_at ended_at duration_s gpus energy_j energy_kwh util_mean_pct power_mean_w "
+            "mem_used_max_mib busy_s idle_s coverage node values node_id recording_id")),
     **trial_views.VIEWS,
     **profile_views.VIEWS,
     **trace_views.VIEWS,
 }
+# fmt: on
 
 VIEW_NAMES = tuple(VIEWS)
 
