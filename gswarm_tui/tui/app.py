@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Callable
-from datetime import datetime
 from functools import partial
 from pathlib import PurePath
 from typing import Any, Protocol, Unpack
@@ -40,7 +39,7 @@ from gswarm_tui.tui.actions import LIVE, PAST
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.base import ViewerOptions
-from gswarm_tui.tui.screens.dialogs import ConfirmDialog, FormDialog, FormField, PickDialog, ask
+from gswarm_tui.tui.screens.dialogs import Choice, ConfirmDialog, FormDialog, FormField, PickDialog, ask
 from gswarm_tui.tui.viewer import Viewer, ellipsis
 
 CONFIRM_AFTER_S = 60.0
@@ -131,7 +130,7 @@ class GswarmApp(Viewer):
             return [Span("╳ ", "error"), Span(clean(player.problem), "error")]
         if self.live.recorder is not None and not self.live.recorder.error and not self.live.interruption:
             state = [Span("● ", "error"), Span("recording continues"), *state[2:]]
-        moment = datetime.fromtimestamp(player.wanted, self.timezone)
+        moment = self.local(player.wanted)
         return [
             Span(" PAST ", "chip"),
             Span(f" {elapsed(self.live.now() - player.wanted)} ago", "title"),
@@ -185,28 +184,23 @@ class GswarmApp(Viewer):
             self.player.reload_timeline()
         self.request_update()
 
-    async def carry_out(self, intent: Intent) -> dict[str, Any] | None:
-        """Let the recorder carry out an intent; return its result, None with a notice if it refuses."""
+    async def carry_out(self, intent: Callable[[], Intent]) -> bool:
+        """Let the recorder carry out an intent; a notice says why it can't. Return whether it did."""
         try:
-            result = await self.live.carry_out(intent)
-        except RecorderError as error:
+            await self.live.carry_out(intent())
+        except (IntentError, RecorderError) as error:
             self.show_notice(f"nothing was changed: {error}", error=True)
-            return None
-        if self.player is not None and not isinstance(intent, ChangeInterval | ChangeMetrics):
+            return False
+        if self.player is not None:
             self.player.reload()
         self.update_view()
-        return result
+        return True
 
     def change(self, notice: str, intent: Callable[[], Intent]) -> None:
         """Send an intent, and show the notice once it is carried out."""
 
         async def send() -> None:
-            try:
-                made = intent()
-            except IntentError as error:
-                self.show_notice(f"nothing was changed: {error}", error=True)
-                return
-            if await self.carry_out(made) is not None and notice:
+            if await self.carry_out(intent) and notice:
                 self.show_notice(notice)
 
         self.run_worker(send())
@@ -217,11 +211,6 @@ class GswarmApp(Viewer):
             await super().action_play()
         else:
             await self._look_back()
-
-    async def action_go_to(self) -> None:
-        """Ask for a time and go there."""
-        if self.mode == PAST or await self._look_back():
-            await super().action_go_to()
 
     async def go_to_time(self, at: float) -> None:
         """Show the fleet at a time of the recording."""
@@ -278,12 +267,12 @@ class GswarmApp(Viewer):
     def action_switch_metrics(self) -> None:
         """Ask which group of metrics to switch on or off."""
         on = self.live.fleet.metrics
-        options = [
-            (name, f"{'on ' if name in on else 'off'} {name}", text)
+        choices = [
+            Choice(name, f"{'on ' if name in on else 'off'} {name}", text, text)
             for name, text in METRIC_GROUPS.items()
             if name != CORE
         ]
-        ask(self, PickDialog("switch a metric group of all nodes", options), self._switch_metrics)
+        ask(self, PickDialog("switch a metric group of all nodes", choices), self._switch_metrics)
 
     def _switch_metrics(self, switched: str) -> None:
         on = {*self.live.fleet.metrics} ^ {switched}
@@ -301,19 +290,13 @@ class GswarmApp(Viewer):
             FormField("ranks", "", "such as 0-7,16; empty: all", parse_rank_list),
             FormField("Python stacks", "no", "yes: slows the ranks far more", parse_yes),
         ]
-        ask(
-            self,
-            FormDialog("trace PyTorch: ranks slow down, and pause while they write files", fields),
-            self._trace,
-        )
+        title = "trace PyTorch: ranks slow down, and pause while they write files"
+        ask(self, FormDialog(title, fields), self._trace)
 
     def _trace(self, answers: tuple[str, ...]) -> None:
-        (duration_ms, iterations), ranks = parse_traced(answers[0]), parse_rank_list(answers[1])
-        stacks = parse_yes(answers[2])
-        self.change(
-            "trace requested; the events show its progress",
-            lambda: StartTrace(duration_ms, iterations, ranks, stacks),
-        )
+        ranks, stacks = parse_rank_list(answers[1]), parse_yes(answers[2])
+        trace = partial(StartTrace, *parse_traced(answers[0]), ranks, stacks)
+        self.change("trace requested; the events show its progress", trace)
 
     # Sessions
 
@@ -333,31 +316,17 @@ class GswarmApp(Viewer):
         """Ask for a session's name and start time, and start it."""
         if self._refuse_unrecorded("no session started"):
             return
-        ask(
-            self,
-            FormDialog(
-                "start session",
-                [
-                    FormField("name", self._next_name(), check=self.live.fleet.sessions.check_name),
-                    self._time_field("started"),
-                ],
-            ),
-            self._start_session,
-        )
+        name = FormField("name", self._next_name(), check=self.live.fleet.sessions.check_name)
+        ask(self, FormDialog("start session", [name, self._time_field("started")]), self._start_session)
 
     def _next_name(self) -> str:
         """Return a name that no session has."""
         return suggest_name(session.name for session in self.live.fleet.sessions.sessions.values())
 
     def _time_field(self, label: str) -> FormField:
-        return FormField(label, self._suggested_start(), TIME_FORMS, self.parse_time)
-
-    def _suggested_start(self) -> str:
-        """Return "now", or the time that is shown while looking back."""
-        if self.mode == LIVE:
-            return "now"
-        at, today = (datetime.fromtimestamp(time, self.timezone) for time in (self.now(), self.live.now()))
-        return f"{at:%H:%M:%S}" if at.date() == today.date() else f"{at:%Y-%m-%d %H:%M:%S}"
+        """Return a field with "now", or the time that is shown while looking back."""
+        shown = "now" if self.mode == LIVE else f"{self.local(self.now()):%Y-%m-%d %H:%M:%S}"
+        return FormField(label, shown, TIME_FORMS, self.parse_time)
 
     def _start_session(self, answer: tuple[str, ...]) -> None:
         name, at = answer[0].strip(), self.parse_time(answer[1])
@@ -393,8 +362,8 @@ class GswarmApp(Viewer):
             self._stop_session(running[0].session_id)
         else:
             at = self._end_time()
-            options = [(s.session_id, f"{elapsed(s.seconds(at))}  {s.name}") for s in running]
-            ask(self, PickDialog(f"stop which session{self._moment(at)}?", options), self._stop_session)
+            choices = [Choice(s.session_id, f"{elapsed(s.seconds(at))}  {s.name}") for s in running]
+            ask(self, PickDialog(f"stop which session{self._moment(at)}?", choices), self._stop_session)
 
     def _live_session(self, shown: Session | None) -> Session | None:
         """Return the running recording's session that is shown; the past fleet has it with another id."""
@@ -413,7 +382,7 @@ class GswarmApp(Viewer):
         ended_at = None if self.mode == LIVE else at
 
         async def stop() -> None:
-            if await self.carry_out(StopSession(int(session_id), ended_at)) is not None:
+            if await self.carry_out(lambda: StopSession(int(session_id), ended_at)):
                 self._stopped.append((session_id, self.live.now()))
                 what = f"{session.name}{self._moment(at)} after {duration(session.seconds(at))}"
                 self.show_notice(f"stopped {what}; u undoes it", seconds=UNDO_S)
@@ -422,7 +391,7 @@ class GswarmApp(Viewer):
 
     def _moment(self, at: float) -> str:
         """Return " at" with a time of day while looking back."""
-        return "" if self.mode == LIVE else f" at {datetime.fromtimestamp(at, self.timezone):%H:%M:%S}"
+        return "" if self.mode == LIVE else f" at {self.local(at):%H:%M:%S}"
 
     def action_undo_stop(self) -> None:
         """Continue the session that was stopped last, if that was less than ``UNDO_S`` ago."""
@@ -440,18 +409,12 @@ class GswarmApp(Viewer):
         """Ask for a mark's name, values and time, and set it."""
         if self._refuse_unrecorded("no mark set"):
             return
-        ask(
-            self,
-            FormDialog(
-                "mark a moment",
-                [
-                    FormField("name", "", 'for example "epoch 3"', lambda text: checked(text, {})),
-                    FormField("values", "", "loss=1.2 acc=0.9, or none", _values),
-                    self._time_field("at"),
-                ],
-            ),
-            self._mark,
-        )
+        fields = [
+            FormField("name", "", 'for example "epoch 3"', lambda text: checked(text, {})),
+            FormField("values", "", "loss=1.2 acc=0.9, or none", _values),
+            self._time_field("at"),
+        ]
+        ask(self, FormDialog("mark a moment", fields), self._mark)
 
     def _mark(self, answer: tuple[str, ...]) -> None:
         name, values = answer[0], _values(answer[1])
@@ -507,7 +470,7 @@ class GswarmApp(Viewer):
             self.run_worker(self._leave_recorder())
 
     async def _leave_recorder(self) -> None:
-        if await self.carry_out(Detach()) is not None:
+        if await self.carry_out(Detach):
             self.exit("detached")
 
 

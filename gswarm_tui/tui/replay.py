@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import datetime
 from functools import partial
 from typing import Unpack
 
@@ -73,7 +72,7 @@ class ReplayApp(Viewer):
         player = self._first_player
         if player.problem:
             return [Span("╳ ", "error"), Span(clean(player.problem), "error")]
-        moment, head = datetime.fromtimestamp(player.wanted, self.timezone), player.playhead
+        moment, head = self.local(player.wanted), player.playhead
         speed = "end of the recording" if player.now() >= player.end else "paused"
         return [
             Span(" REPLAY ", "chip"),
@@ -90,7 +89,7 @@ class ReplayApp(Viewer):
     def action_start_session(self) -> None:
         """Start a session at the time shown."""
         self.begun = self._first_player.wanted
-        moment = datetime.fromtimestamp(self.begun, self.timezone)
+        moment = self.local(self.begun)
         self.show_notice(f"a session starts at {moment:%H:%M:%S}; go to its end and press x")
         self.update_view()
 
@@ -105,7 +104,7 @@ class ReplayApp(Viewer):
 
     def _name_interval(self, start: float, end: float) -> None:
         """Ask for the name of an interval, and save it as a session; its times can be corrected."""
-        shown = [f"{datetime.fromtimestamp(at, self.timezone):%Y-%m-%d %H:%M:%S}" for at in (start, end)]
+        shown = [f"{self.local(at):%Y-%m-%d %H:%M:%S}" for at in (start, end)]
         suggested = suggest_name(session.name for session in self._first_player.timeline.sessions)
         fields = [
             FormField("name", suggested, check=check_name),

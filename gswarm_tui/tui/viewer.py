@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -183,7 +182,7 @@ class Viewer(ViewerApp):
         self.screen.call_after_refresh(self.call_later, self._save_screen)
 
     def _save_screen(self) -> None:
-        at = datetime.fromtimestamp(self.now(), self.timezone)
+        at = self.local(self.now())
         name = f"gswarm-{self.front.SCREEN.replace(' ', '-')}-{at:%Y%m%d-%H%M%S}.svg"
         picture = self.export_screenshot(title="gswarm-tui", simplify=True)
         # Without xml:space, rsvg-convert and Inkscape drop the blanks at the start of each text.
@@ -265,9 +264,7 @@ class Viewer(ViewerApp):
     async def action_go_to(self) -> None:
         """Ask for a time and go there."""
         dialog = FormDialog("go to time", [FormField("time", "", TIME_FORMS, self.parse_time)])
-        ask(
-            self, dialog, lambda answer: self._control(lambda player: player.seek(self.parse_time(answer[0])))
-        )
+        ask(self, dialog, lambda answer: self.run_worker(self.go_to_time(self.parse_time(answer[0]))))
 
     def parse_time(self, text: str) -> float:
         """Return the time of the recording that a text means. Raises TimeInputError."""

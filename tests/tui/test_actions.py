@@ -28,10 +28,10 @@ from gswarm_tui.tui.actions import (
     TRACE,
     actions_of,
 )
-from gswarm_tui.tui.drawing.matching import match_score
 from gswarm_tui.tui.palette import palette_entries
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.computed import ComputedScreen
+from gswarm_tui.tui.screens.dialogs import match_score
 from gswarm_tui.tui.screens.findings import FindingKeys, FindingScreen
 from gswarm_tui.tui.screens.help import help_lines
 from gswarm_tui.tui.screens.profile import ProfileScreen
@@ -192,7 +192,7 @@ def test_footer_fits_and_always_shows_help_and_quit(width: int, mode: str) -> No
 async def test_palette_finds_actions_by_the_words_of_users(typed: str, first: str) -> None:
     app = app_on(scene(2, 2, 5))
     async with app.run_test(size=(120, 40)):
-        scored = [(match_score(typed, one.title, one.words), one.title) for one in palette_entries(app.front)]
+        scored = [(match_score(typed, one), one.label) for one in palette_entries(app.front)]
     found = sorted((pair for pair in scored if pair[0]), key=lambda pair: -pair[0])
     assert found[0][1] == first
     assert len(found) <= 12

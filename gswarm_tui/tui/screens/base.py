@@ -101,7 +101,7 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
         """The time that is shown: "now", or the time of day in a recording."""
         if self.viewer.player is None:
             return "now"
-        return f"{datetime.fromtimestamp(self.viewer.now(), self.viewer.timezone):%H:%M:%S}"
+        return f"{self.viewer.local(self.viewer.now()):%H:%M:%S}"
 
     def update_after_layout(self) -> None:
         """Update once when all widgets have their new sizes."""
@@ -291,6 +291,10 @@ class ViewerApp(TerminalApp):
     @abstractmethod
     def recording_state(self) -> list[Span]:
         """Return the recording's state for the header; the first two spans are the most important."""
+
+    def local(self, at: float) -> datetime:
+        """Return a Unix time in the timezone of clock times."""
+        return datetime.fromtimestamp(at, self.timezone)
 
     @property
     def recorded(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Iterable
-from datetime import datetime
 from typing import ClassVar, Generic, TypeVar
 
 from textual.app import ComposeResult
@@ -126,7 +125,7 @@ class ComputedScreen(ViewerScreen, Generic[T]):
         if self.computing:
             return "computing …" if self.result is None else "updating …"
         if self.result is not None and self.still_recording(self.result):
-            return f"as of {datetime.fromtimestamp(self._as_of, self.viewer.timezone):%H:%M:%S}"
+            return f"as of {self.viewer.local(self._as_of):%H:%M:%S}"
         return ""
 
 

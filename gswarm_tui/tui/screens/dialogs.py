@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from rich.table import Table
 from rich.text import Text
@@ -21,7 +22,6 @@ from gswarm_tui.common.time_input import TimeInputError
 from gswarm_tui.fleet.session_texts import SessionNameError
 from gswarm_tui.tui.actions import ENTER
 from gswarm_tui.tui.drawing.legend import label, meaning
-from gswarm_tui.tui.drawing.matching import match_score
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean, width, wrap
 from gswarm_tui.tui.drawing.themes import palette
@@ -34,6 +34,7 @@ LISTED_MOST = 100
 """Options that are listed for what was typed: a fleet has a thousand nodes to open."""
 LEAST, FRAME = 84, 8
 """Smallest width of a dialog, and the cells of border, padding and scroll bar."""
+_WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Dialog(ModalScreen[Result], inherit_bindings=False):
         self.finish(None)
 
 
-def ask(app: App[Any], dialog: Dialog[Result], use: Callable[[Result], None]) -> None:
+def ask(app: App[Any], dialog: Dialog[Result], use: Callable[[Result], object]) -> None:
     """Open a dialog; ``use`` takes its result, unless it is cancelled."""
 
     def take(result: Result | None) -> None:
@@ -167,12 +168,38 @@ class ConfirmDialog(Dialog[bool]):
         self.finish(True)
 
 
-class PickDialog(Dialog[str]):
-    """List to pick from, which is filtered as one types; returns the id, None when cancelled.
+class Choice(NamedTuple):
+    """Line of a list: what picking it returns, its label, and a description, which is wrapped.
 
-    An option is an id, a label and optionally a description, which is wrapped. ``words`` find it instead
-    of its texts. Before a letter is typed, only those in ``listed`` are shown, without it all.
+    Its ``words`` find it, too. It is ``listed`` before a letter is typed.
     """
+
+    value: Any
+    label: str
+    help: str = ""
+    words: str = ""
+    listed: bool = True
+
+
+def match_score(typed: str, choice: Choice) -> float:
+    """Return how well a choice fits, 0 for not at all; the search is never fuzzy.
+
+    Each typed word must begin a word of the choice, or be a part of its label. A whole word counts more than
+    the beginning of one, an early word a little more, and a word of the label twice as much.
+    """
+    scores = []
+    for part in typed.lower().split():
+        found = [0.2 * (len(part) > 1 and part in choice.label.lower())]
+        for text, weight in ((choice.label, 1.0), (choice.words, 0.5)):
+            for at, word in enumerate(_WORD.findall(text.lower())):
+                if word.startswith(part):
+                    found.append(weight * ((1.0 if word == part else 0.8) - min(at, 10) / 100))
+        scores.append(max(found))
+    return sum(scores) / len(scores) if scores and all(scores) else 0.0
+
+
+class PickDialog(Dialog[Any]):
+    """List to pick from, which is filtered as one types; returns the value, None when cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c", "cancel"),
@@ -183,27 +210,17 @@ class PickDialog(Dialog[str]):
     ]
     DEFAULT_CSS = "PickDialog Input { margin: 0; }"
 
-    def __init__(
-        self,
-        title: str,
-        options: Sequence[tuple[str, ...]],
-        chosen: str | None = None,
-        words: Mapping[str, str] | None = None,
-        listed: Collection[str] | None = None,
-    ) -> None:
+    def __init__(self, title: str, choices: Sequence[Choice], chosen: object = None) -> None:
         super().__init__(title)
-        self._options = options
-        self._words = words or {option[0]: " ".join(option) for option in options}
-        self._listed = [option for option in options if listed is None or option[0] in listed]
+        self._choices = [c._replace(label=clean(c.label), help=clean(c.help)) for c in choices]
+        self._shown: list[Choice] = []
         self._chosen = chosen
-        self._labels = 0
+        self._labels = max((width(choice.label) for choice in self._choices), default=0)
 
     def compose(self) -> ComposeResult:
         """Input and list."""
-        texts = [[clean(text) for text in words] for _, *words in self._options]
-        self._labels = max((width(first) for first, *_ in texts), default=0)
-        rest = max((sum(width(text) + 2 for text in rest) for _, *rest in texts), default=0)
-        with self.box(self._labels + rest):
+        longest = max((width(choice.help) + 2 for choice in self._choices if choice.help), default=0)
+        with self.box(self._labels + longest):
             yield Input(placeholder="type to filter")
             choices = OptionList()
             choices.can_focus = False
@@ -218,21 +235,24 @@ class PickDialog(Dialog[str]):
         self.query_one(OptionList).styles.max_height = max(1, self.size.height * 9 // 10 - 3)
 
     def _list(self, typed: str) -> None:
-        """List the options that match, and highlight one."""
-        shown, more = self._listed, 0
-        if typed.strip():
-            scores = {o: match_score(typed, o[1], self._words[o[0]]) for o in self._options}
-            found = sorted((o for o in scores if scores[o]), key=lambda o: -scores[o])
-            shown, more = found[:LISTED_MOST], len(found[LISTED_MOST:])
-        choices = self.query_one(OptionList)
-        choices.clear_options()
-        choices.add_options(_option(self._labels, name, list(map(clean, texts))) for name, *texts in shown)
-        if more or not shown:
+        """List the choices that match, and highlight one."""
+        scored = [(match_score(typed, choice), choice) for choice in self._choices]
+        found = [choice for score, choice in sorted(scored, key=lambda pair: -pair[0]) if score]
+        self._shown = found[:LISTED_MOST] if typed.strip() else [c for c in self._choices if c.listed]
+        options = self.query_one(OptionList)
+        options.clear_options()
+        for choice in self._shown:
+            grid = Table.grid(padding=(0, 2, 0, 0))
+            grid.add_column(width=self._labels, no_wrap=True)
+            grid.add_column()
+            grid.add_row(Text(choice.label), Text(choice.help))
+            options.add_option(Option(grid))
+        more = len(found[LISTED_MOST:])
+        if more or not self._shown:
             words = f"and {more:,} more; type more letters" if more else "no match"
-            choices.add_option(Option(Text(words), disabled=True))
-        names = [name for name, *_ in shown]
-        at = names.index(self._chosen) if self._chosen in names and shown is self._listed else 0
-        choices.highlighted = at if names else None
+            options.add_option(Option(Text(words), disabled=True))
+        chosen = (at for at, one in enumerate(self._shown) if one.value == self._chosen and not typed)
+        options.highlighted = next(chosen, 0) if self._shown else None
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """List what matches."""
@@ -247,26 +267,17 @@ class PickDialog(Dialog[str]):
         getattr(self.query_one(OptionList), f"action_{where}")()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Return the picked option."""
-        self.finish(event.option.id)
-
-
-def _option(labels: int, name: str, texts: Sequence[str]) -> Option:
-    """Return an option whose label is ``labels`` wide; its description wraps beside it."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(width=labels, no_wrap=True)
-    grid.add_column()
-    grid.add_row(*map(Text, texts))
-    return Option(grid, id=name)
+        """Return the picked choice."""
+        self.finish(self._shown[event.option_index].value)
 
 
 def pick_metric(
     app: App[Any], title: str, chosen: Metric, use: Callable[[str], None], host: Sequence[Metric] = ()
 ) -> None:
     """Ask for a metric of GPUs, or of the ``host``; ``use`` takes its name."""
-    options = [(m.name, label(m), meaning(m)) for m in GPU_METRICS]
-    options += [(m.name, f"node {m.label}", m.meaning) for m in host]
-    ask(app, PickDialog(title, options, chosen.name), use)
+    choices = [Choice(m.name, label(m), meaning(m), f"{m.name} {m.meaning}") for m in GPU_METRICS]
+    choices += [Choice(m.name, f"node {m.label}", m.meaning, f"{m.name} {m.meaning}") for m in host]
+    ask(app, PickDialog(title, choices, chosen.name), use)
 
 
 class DetailsDialog(Dialog[None]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 
 from textual.app import ComposeResult
 
@@ -111,7 +110,7 @@ class FindingsScreen(FindingKeys):
         examined = self.fleet.examined
         if examined is None:
             return [("last look", "none at what is shown; gswarm-tui diagnose looks at a recording"), watched]
-        at = f"{datetime.fromtimestamp(examined.at, self.viewer.timezone):%H:%M:%S}"
+        at = f"{self.viewer.local(examined.at):%H:%M:%S}"
         missing = unmeasured_text(examined.not_measured, len(self.fleet.nodes), kind_name)
         return [
             ("GPU time", ledger_text(examined.ledger)),

@@ -8,7 +8,6 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
 
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
 from gswarm_tui.tui.actions import (
@@ -34,6 +33,7 @@ from gswarm_tui.tui.actions import (
 from gswarm_tui.tui.drawing.spans import Line, Span
 from gswarm_tui.tui.drawing.text import wrap
 from gswarm_tui.tui.screens.base import ViewerScreen
+from gswarm_tui.tui.screens.dialogs import Dialog
 from gswarm_tui.tui.widgets.lines import Bar
 
 Entries = Sequence[tuple[str, str]]
@@ -219,28 +219,19 @@ def help_lines(screen: type[ViewerScreen], mode: str, cells: int) -> list[Line]:
     return lines
 
 
-class HelpScreen(ModalScreen[None], inherit_bindings=False):
+class HelpScreen(Dialog[None]):
     """Help for a screen and mode."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark,f1,enter,ctrl+c", "app.pop_screen"),
-        Binding("ctrl+z", "app.suspend_process"),
-    ]
-    DEFAULT_CSS = """
-    HelpScreen { align: center middle; background: $background 60%; }
-    HelpScreen > VerticalScroll { width: 84; max-width: 100%; height: auto; max-height: 100%; padding: 0 1;
-        background: $background; border: round $border; scrollbar-size-vertical: 1; }
-    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,f1,enter,ctrl+c", "cancel")]
+    DEFAULT_CSS = "HelpScreen > Vertical { max-width: 100%; max-height: 100%; }"
 
     def __init__(self, screen: type[ViewerScreen], mode: str) -> None:
-        super().__init__()
+        super().__init__(f"help: {screen.SCREEN}")
         self._explained = screen
         self._mode = mode
 
     def compose(self) -> ComposeResult:
         """Scrollable lines in a frame that names the keys for it."""
-        box = VerticalScroll()
-        box.border_title = f"help: {self._explained.SCREEN}"
-        box.border_subtitle = "esc close  ↓ PgDn scroll"
-        with box:
+        with self.box() as box, VerticalScroll():
+            box.border_subtitle = "esc close  ↓ PgDn scroll"
             yield Bar(*help_lines(self._explained, self._mode, self.app.size.width))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from datetime import datetime
 from typing import ClassVar
 
 from gswarm_tui.analysis import summary_text
@@ -17,7 +16,7 @@ from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.comparison import ComparisonScreen
 from gswarm_tui.tui.screens.computed import ComputedScreen, labelled, show_table, wrapped
-from gswarm_tui.tui.screens.dialogs import PickDialog, ask
+from gswarm_tui.tui.screens.dialogs import Choice, PickDialog, ask
 from gswarm_tui.tui.screens.events import EVENT_TABLE, event_row
 from gswarm_tui.tui.widgets.lines import Canvas
 from gswarm_tui.tui.widgets.table import TableView
@@ -135,20 +134,12 @@ class SessionScreen(ComputedScreen[SessionDetails]):
 
     def action_compare(self) -> None:
         """Ask for another session and compare both."""
-        others = [
-            s for s in self.fleet.sessions.sessions.values() if s.session_id != self._session.session_id
-        ]
+        sessions = self.fleet.sessions.sessions
+        others = [one for number, one in sessions.items() if number != self._session.session_id]
         if not others:
             self.viewer.show_notice("no other session to compare with")
             return
-        zone = self.viewer.timezone
-        options = [
-            (s.session_id, f"{datetime.fromtimestamp(s.started_at, zone):%d %b %H:%M:%S}  {s.name}")
-            for s in others
-        ]
-        ask(self.app, PickDialog(f"compare {self.session.name} with which session?", options), self._compare)
-
-    def _compare(self, other: str) -> None:
-        session = self.fleet.sessions.sessions.get(other)
-        if session is not None:
-            self.viewer.show(ComparisonScreen([self.session, session]))
+        begun = [self.viewer.local(session.started_at) for session in others]
+        choices = [Choice(s, f"{at:%d %b %H:%M:%S}  {s.name}") for s, at in zip(others, begun, strict=True)]
+        dialog = PickDialog(f"compare {self.session.name} with which session?", choices)
+        ask(self.app, dialog, lambda other: self.viewer.show(ComparisonScreen([self.session, other])))
