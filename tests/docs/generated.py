@@ -6,7 +6,9 @@ A page holds a part between ``<!-- NAME -->`` and ``<!-- /NAME -->``.
 from __future__ import annotations
 
 import io
+import json
 import re
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout, suppress
 from functools import partial
@@ -26,7 +28,9 @@ from gswarm_agent.metrics import (
     Metric,
 )
 from gswarm_tui.cli import main
+from gswarm_tui.fleet.findings import Evidence
 from gswarm_tui.insight.catalogue import RULES
+from gswarm_tui.insight.notes import evidence_text
 from gswarm_tui.insight.rule import Rule
 from gswarm_tui.options.command_table import COMMANDS
 from gswarm_tui.server.exposition import (
@@ -55,6 +59,7 @@ from gswarm_tui.tui.actions import (
     key_name,
 )
 from tests.docs.example import example_output, trial_output
+from tests.jobs.examples import EXAMPLES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -246,7 +251,7 @@ def _rule_page(rule: Rule) -> str:
     return f"""# {rule.title}
 
 {rule.why}
-
+{_example(rule.kind)}
 {_table("| | |", facts)}
 
 ## What to do
@@ -263,6 +268,15 @@ def _rule_page(rule: Rule) -> str:
 
 All rules: [Findings](index.md).
 """
+
+
+def _example(kind: str) -> str:
+    """Return a finding of a modelled job as the list on the screen has it; nothing for kinds without one."""
+    if (example := json.loads(EXAMPLES.read_text()).get(kind)) is None:
+        return ""
+    evidence = evidence_text(Evidence(**one) for one in example["evidence"])
+    lines = [*textwrap.wrap(example["sentence"], 96), "", *textwrap.wrap(evidence, 96)]
+    return "\nIn a modelled job on 4 nodes with 8 GPUs each:\n\n```text\n" + "\n".join(lines) + "\n```\n"
 
 
 def nginx_configuration() -> str:
