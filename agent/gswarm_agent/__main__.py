@@ -130,7 +130,7 @@ def _number(name: str, text: str) -> float:
 
 
 def _status(options: dict[str, str]) -> int:
-    from gswarm_agent.requests import status
+    from gswarm_agent.attach import status
 
     return _print_json(status(options.get("--recording", ""), options.get("--folder", "")))
 

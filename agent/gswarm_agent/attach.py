@@ -1,6 +1,8 @@
 """Attach: connects standard input and output to the recording's agent on this node, and starts it if needed.
 
 The agent is a daemon forked twice from this process: no second Python has to start before the first frame.
+Other processes on the node send it short requests: ``status``, and marks (``mark.py``). Training loops do, so
+this module is quick to import.
 """
 
 from __future__ import annotations
@@ -14,17 +16,23 @@ import struct
 import sys
 import time
 
-from gswarm_agent.folder import SOCKET, Folder, FolderError, tops
+from gswarm_agent.folder import LOCK, SOCKET, Folder, FolderError, folders, tops
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
     Serve = Callable[[Folder, socket.socket], None]
 
 READY, BUSY = b"ready", b"busy"
+STATUS = b"?"
+"""The whole request for the status; the agent replies with JSON after the wire's first line."""
+MARK = b"!"
+"""The first byte of a request with a mark; a JSON object and a line break follow."""
+LONGEST_REQUEST = 64 * 1024
 _TIMEOUT_S = 20.0
+_REPLY_S = 10.0
 _BYE_S = 2.0
 _RETRY_S = 0.02
 _ENDING_S = 0.5
@@ -146,6 +154,53 @@ def peer(connection: socket.socket) -> tuple[int, int]:
     layout = struct.Struct("3i")
     pid, uid, _ = layout.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size))
     return pid, uid
+
+
+def is_own(connection: socket.socket) -> bool:
+    """Return whether the process at the other end belongs to this user."""
+    _, uid = peer(connection)
+    return uid == os.geteuid()
+
+
+def send_request(connection: socket.socket, request: bytes, timeout_s: float = _REPLY_S) -> Any:
+    """Send a request to an agent and return its reply. Raises OSError, and ValueError if it isn't JSON."""
+    import json
+
+    connection.settimeout(timeout_s)
+    connection.sendall(request)
+    reply = b""
+    while True:
+        data = connection.recv(65536)
+        if not data:
+            break
+        reply += data
+    _, _, text = reply.partition(b"\n")  # the wire's first line comes before it
+    return json.loads(text)
+
+
+def status(recording: str = "", top: str = "") -> list[dict[str, Any]]:
+    """Return an entry for each recording, or for one: its uid, node name, agent's pid, and waiting frames.
+
+    ``pid`` is None if no agent runs. ``lives`` have the waiting frames of each life (see ``Spool.waiting``).
+    """
+    entries = []
+    for folder in folders(tops(top)):
+        uid, _, node = folder.name.partition("@")
+        if LOCK in folder.names() and recording in ("", uid):
+            entries.append({"recording": uid, "node": node, **_status_of(folder)})
+    return entries
+
+
+def _status_of(folder: Folder) -> dict[str, Any]:
+    try:
+        with connect(folder) as connection:
+            pid, _ = peer(connection)
+            return {"pid": pid, "lives": send_request(connection, STATUS)}
+    except (OSError, ValueError):
+        pass
+    from gswarm_agent.spool import Spool
+
+    return {"pid": None, "lives": Spool(folder).waiting()}
 
 
 def start(folder: Folder, serve: Serve) -> bytes:

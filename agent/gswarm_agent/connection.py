@@ -7,8 +7,8 @@ import selectors
 import time
 from contextlib import suppress
 
+from gswarm_agent.attach import LONGEST_REQUEST, MARK, STATUS
 from gswarm_agent.delivery import Delivery
-from gswarm_agent.requests import LONGEST_REQUEST, MARK, STATUS
 from gswarm_agent.wire import clip_text
 
 TYPE_CHECKING = False

@@ -10,11 +10,10 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from gswarm_agent.attach import connect
+from gswarm_agent.attach import MARK, connect, send_request
 from gswarm_agent.folder import SOCKET, Folder, folders, tops
 from gswarm_agent.frame import INFO, Frame, Note
 from gswarm_agent.probes.procfs import RANK_VARIABLES
-from gswarm_agent.requests import MARK, send_request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from gswarm_agent import __version__, trace
+from gswarm_agent.attach import STATUS, is_own
 from gswarm_agent.connection import AgentConnection
 from gswarm_agent.delivery import Delivery
 from gswarm_agent.folder import (
@@ -31,7 +32,6 @@ from gswarm_agent.folder import (
 from gswarm_agent.frame import WARNING, Hello, Note
 from gswarm_agent.mark import MarkError, Marks, read_request
 from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, known_groups
-from gswarm_agent.requests import STATUS, is_own
 from gswarm_agent.sampler import Sampler, SystemWatch, clamp_interval
 from gswarm_agent.spool import MIB, Spool
 from gswarm_agent.wire import (

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gswarm_agent import __version__
+from gswarm_agent.attach import is_own
 from gswarm_agent.folder import SOCKET
-from gswarm_agent.requests import is_own
 from gswarm_tui.control import registry
 from gswarm_tui.control.execution import Executor
 from gswarm_tui.control.intents import Detach, IntentError, StopRecording, StopSession, read_intent

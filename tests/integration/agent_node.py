@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gswarm_agent.attach import status
 from gswarm_agent.frame import Frame, Hello
-from gswarm_agent.requests import status
 from tests.integration.agent_process import PATIENCE_S, Agent
 
 

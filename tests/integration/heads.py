@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gswarm_agent.requests import status
+from gswarm_agent.attach import status
 from tests.terminal import PATIENCE_S, InTerminal, pause
 from tests.unit.store_recording import query
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from gswarm_agent.attach import status
 from gswarm_agent.folder import tops
 from gswarm_agent.frame import Frame, Hello
-from gswarm_agent.requests import status
 from gswarm_agent.wire import MAGIC, Ack, Bye, Decoder, Message, Start, Stop, encode
 from gswarm_tui.launch.agent_status import query_status
 from gswarm_tui.launch.base import Channel, Launcher

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.probes.counter_output import parse_perf_line, parse_perf_list
-from gswarm_agent.probes.counter_tools import Perf
+from gswarm_agent.probes.counter_tools import Perf, parse_perf_line, parse_perf_list
 
 # perf 6.1 on a virtual machine, perf 5.14 on an Intel node.
 PERF = """     1.003886694,<not supported>,,instructions,0,100.00,,

@@ -28,7 +28,7 @@ from gswarm_agent.probes.rates import SECOND_NS, Rate, SummedRates
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple, TypeAlias
+    from typing import Callable, Dict, List, Optional, Sequence, Tuple, TypeAlias
 
 HostValues: TypeAlias = "Tuple[Optional[Number], ...]"
 
@@ -38,7 +38,6 @@ _ROW_NS = 450_000_000
 On a node with 224 threads /proc/stat alone takes half a millisecond, some InfiniBand adapters take one for
 each port, and the kernel counts CPU time in ticks of 10 ms: a share of 100 ms would have ten steps.
 """
-_AGAIN_NS = 60 * SECOND_NS
 _MB = 10**6
 _STAT_BYTES = 1024 * 1024
 _STALLS = ("cpu", "memory", "io")
@@ -248,20 +247,17 @@ def _job_sources(job: JobCgroup) -> List[HostSource]:
 class HostProbe:
     """Reads the node's metrics from files below ``proc`` and ``sys``.
 
-    ``reasons`` says why a metric is missing. One that is missing at the start is tried again each minute.
+    ``reasons`` says why a metric is missing.
     """
 
     def __init__(self, proc: str = "/proc", sys: str = "/sys") -> None:
         self.reasons: Dict[str, str] = {}
         self._notes: List[Note] = []
         self._folders, self._job_pid = (proc, sys), 0
-        self._missing: Set[HostSource] = set()
         for source in all_sources(proc, sys):
             self._read(source, 0)
         self._notes.clear()
         self._sources = all_sources(proc, sys)
-        self._missing |= {s for s in self._sources if not self.reasons.keys().isdisjoint(s.columns)}
-        self._again_at = 0
         columns = [name for source in self._sources for name in source.columns]
         self._order = [columns.index(name) for name in PROC_COLUMNS]
         self._row: Row = ()
@@ -280,13 +276,7 @@ class HostProbe:
             return self._row
         if self._row:  # the first row has no rates: the next call reads again
             self._due = now_ns + _ROW_NS
-        values: List[Optional[Number]] = []
-        tries_missing = now_ns >= self._again_at
-        for source in self._sources:
-            is_read = tries_missing or source not in self._missing
-            values += self._read(source, now_ns) if is_read else (None,) * len(source.columns)
-        if tries_missing:
-            self._again_at = now_ns + _AGAIN_NS
+        values = [value for source in self._sources for value in self._read(source, now_ns)]
         self._row = tuple([values[place] for place in self._order])
         return self._row
 
@@ -308,7 +298,6 @@ class HostProbe:
         else:
             for name in source.columns:
                 self.reasons.pop(name, None)
-            self._missing.discard(source)
             return values
         for name in source.columns:
             if is_event and name not in self.reasons:

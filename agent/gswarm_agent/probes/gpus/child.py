@@ -11,6 +11,7 @@ import signal
 import struct
 import sys
 import time
+from contextlib import suppress
 
 from gswarm_agent.metrics import GPU_COLUMNS, GPU_METRICS, NVLINK, PROCESS_METRICS
 from gswarm_agent.probes.gpus.vendor import IDLE, PROCESS, VendorError
@@ -43,12 +44,6 @@ _SOON_NS = round(0.95 * SECOND_NS)
 _MEMORY_JUMP_MIB = 128
 """Change of a GPU's used memory which shows that a process has begun, ended or loaded data."""
 _NVLINK_COLUMNS = frozenset(m.name for m in GPU_METRICS if m.group == NVLINK)
-
-
-def pack(message: Tuple[Any, ...]) -> bytes:
-    """Return a message of plain values with its length before it. Only this program's processes read it."""
-    data = marshal.dumps(message)
-    return LENGTH.pack(len(data)) + data
 
 
 def become(
@@ -121,12 +116,9 @@ class _Server:
             self._facts.append(self._vendor.facts(index, hanging=not self._opened[index]))
         self._links = self._vendor.links(time.monotonic_ns())
         self._answer(OPENED, None, changed=True)
-        unread = b""
-        while data := os.read(requests, CHUNK):
-            unread += data
-            if len(unread) >= LENGTH.size and len(unread) == LENGTH.size + LENGTH.unpack_from(unread)[0]:
-                self._handle(marshal.loads(unread[LENGTH.size :]))  # noqa: S302  # the agent's own request
-                unread = b""
+        with suppress(EOFError), open(requests, "rb") as incoming:
+            while True:
+                self._handle(marshal.load(incoming))  # noqa: S302  # the agent's own request
 
     def _handle(self, request: Tuple[Any, ...]) -> None:
         """Answer one request.
@@ -198,7 +190,7 @@ class _Server:
             for host in (hosts[pid],)
         ]
 
-    def _answer(self, kind: int, content: object, *, changed: bool = False) -> None:
+    def _answer(self, kind: int, content: Any, *, changed: bool = False) -> None:
         """Send an answer, with the notes since the last one, and with what they may have changed."""
         vendor, state = self._vendor, None
         notes = [tuple(vars(note).values()) for note in vendor.notes]
@@ -213,6 +205,7 @@ class _Server:
                 {i: vendor.reasons(i) for i, opened in self._opened.items() if opened},
             )
         self._whereabouts.enter(IDLE)
-        data = pack((kind, content, notes, state))
+        answer = marshal.dumps((kind, content, notes, state))
+        data = LENGTH.pack(len(answer)) + answer
         while data:
             data = data[os.write(self._answers, data) :]

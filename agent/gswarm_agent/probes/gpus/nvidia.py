@@ -48,9 +48,8 @@ class Nvidia:
 
     def open(self, whereabouts: Whereabouts, left_out: Collection[int]) -> int:
         """See Vendor."""
-        from gswarm_agent.probes.gpus.nvidia_gpu import Gpu
+        from gswarm_agent.probes.gpus.nvidia_gpu import Gpu, MigInstance, find_gpus
         from gswarm_agent.probes.gpus.nvidia_links import Links
-        from gswarm_agent.probes.gpus.nvidia_mig import MigInstance, find_gpus
         from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
         from gswarm_agent.probes.gpus.nvidia_pcie import ThroughputLane
         from gswarm_agent.probes.gpus.nvidia_processes import (

@@ -1,10 +1,14 @@
-"""One GPU of NVIDIA: its values at each tick, and its recovery after errors."""
+"""One GPU of NVIDIA: its values at each tick, and its recovery after errors; the instances of MIG.
+
+Of a GPU with MIG, NVML has power, clocks and temperatures as a whole only, and utilisation of neither GPU nor
+instance (nvml.h, "Multi Instance GPU Management").
+"""
 
 from __future__ import annotations
 
 import time
 
-from gswarm_agent.frame import ERROR, WARNING, Note
+from gswarm_agent.frame import ERROR, MIG_INDEX, WARNING, Note, mig_place
 from gswarm_agent.metrics import SLOW_CALLS
 from gswarm_agent.probes.gpus.nvidia_gpm import PCIE_COLUMNS, Gpm
 from gswarm_agent.probes.gpus.nvidia_health import health_sources
@@ -28,10 +32,10 @@ from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
+    from typing import Any, Collection, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
     from gswarm_agent.probes.gpus.nvidia_pcie import ThroughputLane
-    from gswarm_agent.probes.gpus.vendor import Values
+    from gswarm_agent.probes.gpus.vendor import Values, Whereabouts
 
 RETRY_NS = 60 * SECOND_NS
 """Pause before an unsupported metric is tried again."""
@@ -294,6 +298,55 @@ class Gpu:
 
     def _note(self, kind: str, severity: str, message: str) -> None:
         self._notes.append(Note(kind, severity, message, self.index))
+
+
+class MigInstance(Gpu):
+    """An instance by its index (``MIG_INDEX``); of a GPU's sources it has the memory, and GPM."""
+
+    def __init__(self, nvml: Nvml, *where: Any) -> None:
+        super().__init__(nvml, *where)
+        self.parent_index, self._number = mig_place(self.nvml_index)
+
+    def find(self) -> Any:
+        """See Gpu."""
+        api = self._nvml.api
+        self._parent = api.nvmlDeviceGetHandleByIndex(self.parent_index)
+        handle = api.nvmlDeviceGetMigDeviceHandleByIndex(self._parent, self._number)
+        self._gpu_instance = api.nvmlDeviceGetGpuInstanceId(handle)
+        return handle
+
+    def find_gpm(self) -> Gpm:
+        """See Gpu."""
+        return Gpm(self._nvml, self._parent, self._gpu_instance)
+
+    def find_sources(self) -> List[GpuSource]:
+        """See Gpu."""
+        return [source for source in call_sources(self._nvml) if "mem_used_mib" in source.columns]
+
+    def _latest_pcie(self, gpm: Gpm) -> Tuple[float, ...]:
+        """See Gpu: the PCIe link is the GPU's."""
+        return ()
+
+
+def find_gpus(nvml: Nvml, whereabouts: Whereabouts, left_out: Collection[int]) -> List[int]:
+    """Return the indexes of the GPUs, each followed by its instances; no call is made for ``left_out``."""
+    api, maybe, found = nvml.api, nvml.maybe, []
+    for index in range(maybe(api.nvmlDeviceGetCount) or 0):
+        found.append(index)
+        if index in left_out:
+            continue
+        whereabouts.enter(index)
+        handle = maybe(api.nvmlDeviceGetHandleByIndex, index)
+        mode = None if handle is None else maybe(api.nvmlDeviceGetMigMode, handle)
+        if mode is not None and mode[0] == 1:
+            # Instances have numbers from 0 on; a user of Slurm sees only those of the job, also with gaps.
+            most = maybe(api.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
+            found += [
+                MIG_INDEX + 10 * index + number
+                for number in range(min(most, 10))
+                if maybe(api.nvmlDeviceGetMigDeviceHandleByIndex, handle, number) is not None
+            ]
+    return found
 
 
 def _phase(index: int, number: int) -> float:

@@ -22,7 +22,7 @@ import time
 from gswarm_agent.frame import INFO, WARNING, GpuFacts, GpuLink, Note, ProcessSample
 from gswarm_agent.metrics import GPU_COLUMNS, INSTANCE_COLUMNS
 from gswarm_agent.probes.gpus import VENDORS
-from gswarm_agent.probes.gpus.child import ABSENT, CHUNK, LENGTH, PROCESSES, ROWS, become, pack
+from gswarm_agent.probes.gpus.child import ABSENT, CHUNK, LENGTH, PROCESSES, ROWS, become
 from gswarm_agent.probes.gpus.vendor import DRIVER, IDLE, PROCESS, ROUND_NS, Whereabouts
 from gswarm_agent.probes.rates import SECOND_NS
 
@@ -75,7 +75,7 @@ class _Child:
     def send(self, request: Tuple[Any, ...]) -> None:
         """Send a request; the answer to one before it must have come."""
         try:
-            os.write(self._requests, pack(request))
+            os.write(self._requests, marshal.dumps(request))
         except BrokenPipeError:  # it has ended, which ``receive`` finds
             pass
 
