@@ -101,7 +101,7 @@ def _plain(value: Any) -> Any:
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
     """Return findings with faults first, then waste by GPU-hours, then notes; dismissed ones last.
 
-    Of those that cost the same, the ones that name a node come first.
+    Of notes, those that describe the job come after the others. What still holds comes before what ended.
     """
     return sorted(
         findings,
@@ -110,6 +110,7 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
             SEVERITIES.index(one.severity),
             -one.gpu_hours,
             one.kind in CONTEXT,
+            one.until is not None,
             one.since,
         ),
     )

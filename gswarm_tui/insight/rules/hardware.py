@@ -25,7 +25,7 @@ PROGRAM = (13, 31, 43, 45)
 CLEANED_UP = 45
 NVLINK = {74, *range(144, 151)}
 HELD_S, SURVIVED_S = 3600.0, 600.0
-"""An XID counts for this time, or until the GPU has a new process; for less if its process survives it."""
+"""An XID counts for this time, for less if its process survives it; a lost GPU or link, until a restart."""
 CASCADE_S = 120.0
 """XIDs and ended ranks that follow another fault within this time are its consequences."""
 SILENT_S = 60.0
@@ -65,9 +65,10 @@ def _facts(window: Window) -> list[_Fact]:
     for event in sorted(found, key=lambda one: one.at):
         at = columns.get((event.node or "", -1 if event.gpu is None else event.gpu))
         xid, age = _xid(event), (window.now - event.at) / window.scale
-        if at is None or age > HELD_S or window.running_since[at] > event.at:
+        if at is None or window.running_since[at] > event.at:
             continue
-        if age <= SURVIVED_S or not window.active[at] or not xid or xid in LOST:
+        lasts = not xid or xid in LOST | NVLINK
+        if lasts or age <= (SURVIVED_S if window.active[at] else HELD_S):
             facts.append(_Fact(at, event.at, xid, event.kind, event.message.split(";")[0]))
     return facts
 
