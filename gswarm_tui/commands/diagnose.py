@@ -98,7 +98,8 @@ def _print_text(found: Diagnosis, period: Period, source: QuerySource, *, everyt
     lines = [("more", f"{notes.counted(rest)}; --all prints them")] if rest else []
     lines += [(CANNOT_TELL.replace("_", " "), one.sentence) for one in unnamed]
     lines += [] if named or unnamed else [("no finding", "the rules found nothing in what they watched")]
-    lines.append(("watched", _watched(found)))
+    watched = f"{plural(found.nodes, 'node')}, {plural(found.gpus, 'GPU')}, by {plural(len(RULES), 'rule')}"
+    lines.append(("watched", watched))
     if found.not_measured:
         lines.append(("not measured", notes.unmeasured_text(found.not_measured, found.nodes)))
     lines.append(("last look", _local(found.looked_at)))
@@ -120,10 +121,6 @@ def _finding_lines(finding: Finding, *, running: bool) -> list[tuple[str, str]]:
         ("rule", f"{finding.kind}: {finding.source}"),
     ]
     return [line for line in lines if line[1]]
-
-
-def _watched(found: Diagnosis) -> str:
-    return f"{plural(found.nodes, 'node')}, {plural(found.gpus, 'GPU')}, by {plural(len(RULES), 'rule')}"
 
 
 def _local(at: float) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gswarm_tui.common.errors import printable
 from gswarm_tui.common.quantities import DASH, mebibytes, same_units
 from gswarm_tui.doctor.checks import checks, subject
-from gswarm_tui.doctor.report import DoctorReport, LocalReport, NodeReport
+from gswarm_tui.doctor.report import DoctorReport, NodeReport
 from gswarm_tui.options.arguments import Options, parse_doctor
 
 INTERRUPTED = 130
@@ -56,31 +56,21 @@ def _examine(options: Options, environ: Mapping[str, str], limit_s: float) -> Do
 def _print(report: DoctorReport) -> None:
     from gswarm_tui.printing.table import show
 
-    for line in _here_lines(report.here):
-        print(printable(line))
-    print()
+    here = report.here
+    free = f", {mebibytes(here.folder_free_mib)} free in this folder" if here.folder_free_mib else ""
+    print(f"here: Python {here.python_version}, DuckDB {here.duckdb_version}, Textual {here.textual_version}")
+    print(printable(f"  terminal {here.terminal}, {here.encoding}"))
+    print(printable(f"  state folder {here.state_folder}{free}"))
+    print(f"  Slurm commands: {', '.join(here.slurm_commands) or 'none'}", end="\n\n")
     if report.nodes:
         show(HEADS, same_units(map(_node_row, report.nodes), frozenset({_FREE})), sys.stdout)
         print()
-    for line in (*_check_lines(report), report.verdict):
-        print(printable(line))
-
-
-def _here_lines(here: LocalReport) -> Iterator[str]:
-    """Return lines about this machine."""
-    yield f"here: Python {here.python_version}, DuckDB {here.duckdb_version}, Textual {here.textual_version}"
-    yield f"  terminal {here.terminal}, {here.encoding}"
-    free = f", {mebibytes(here.folder_free_mib)} free in this folder" if here.folder_free_mib else ""
-    yield f"  state folder {here.state_folder}{free}"
-    yield f"  Slurm commands: {', '.join(here.slurm_commands) or 'none'}"
-
-
-def _check_lines(report: DoctorReport) -> Iterator[str]:
-    """Return what to fix, then the notes, each under a heading."""
     for heading, fix in (("To fix:", True), ("Notes:", False)):
         if chosen := [check for check in report.checks if check.fix is fix]:
-            yield heading
-            yield from (f"  {subject(check)}: {check.text}" for check in chosen)
+            print(heading)
+            for check in chosen:
+                print(printable(f"  {subject(check)}: {check.text}"))
+    print(printable(report.verdict))
 
 
 def _node_row(node: NodeReport) -> list[str]:

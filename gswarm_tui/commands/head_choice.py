@@ -82,7 +82,18 @@ def find_heads(arguments: argparse.Namespace, environ: Mapping[str, str]) -> lis
     running = running_heads(environ)
     if found := named_heads(running, arguments.recording, arguments.db):
         return found
-    raise NoHeadError(_why_none(running, arguments.recording, arguments.db))
+    recording, db = arguments.recording, arguments.db
+    if db is not None and (elsewhere := registry.describe_remote_writer(db)):
+        raise NoHeadError(f"{elsewhere}.")
+    which = f" records into {quote(str(db))}" if db is not None else " is running"
+    if recording:
+        which = f" has the recording, job or file name {quote(recording)}"
+    remedy = "run this command on the machine that runs gswarm-tui"
+    if running:
+        remedy = f"running: {', '.join(map(describe_head, running))}"
+    elif others := sorted({note.host for note in registry.remote_notes()}):
+        remedy = f"run this command on {' or '.join(others)}, where one was started"
+    raise NoHeadError(f"no gswarm-tui of yours on {socket.gethostname()}{which}; {remedy}.")
 
 
 def named_heads(running: Sequence[Head], recording: str, db: Path | None) -> list[Head]:
@@ -111,17 +122,3 @@ def parse_head_time(text: str | None, head: Head) -> float | None:
         return parse_time(text, start=start, end=end)
     except TimeInputError as error:
         raise UsageError(f"--at: {error}.") from None
-
-
-def _why_none(running: Sequence[Head], recording: str, db: Path | None) -> str:
-    if db is not None and (elsewhere := registry.describe_remote_writer(db)):
-        return f"{elsewhere}."
-    which = f" records into {quote(str(db))}" if db is not None else " is running"
-    if recording:
-        which = f" has the recording, job or file name {quote(recording)}"
-    problem = f"no gswarm-tui of yours on {socket.gethostname()}{which}"
-    if running:
-        return f"{problem}; running: {', '.join(map(describe_head, running))}."
-    if others := sorted({note.host for note in registry.remote_notes()}):
-        return f"{problem}; run this command on {' or '.join(others)}, where one was started."
-    return f"{problem}; run this command on the machine that runs gswarm-tui."

@@ -19,11 +19,7 @@ from gswarm_tui.options.arguments import UsageError
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Set a mark in the recordings of this machine and return the exit status.
-
-    Raises:
-        UserError: the name or a value is invalid, or nothing records this machine.
-    """
+    """Set a mark in the recordings of this machine; return the exit status. Raises UserError."""
     parser = head_parser(
         "mark",
         "NAME [--value KEY=VALUE ...] [options]",

@@ -23,7 +23,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         "their last sample.",
     )
     arguments = parser.read(args)
-    nodes = choose_head(arguments, environ).request("nodes")["nodes"]
+    nodes = choose_head(arguments, environ).request({"want": "nodes"})["nodes"]
     if arguments.json:
         print_json(nodes)
     else:

@@ -16,9 +16,7 @@ def check_output_file(
 ) -> None:
     """Refuse an output file before the work begins; None is standard output. ``option`` names the file.
 
-    Raises:
-        UserError: ``path`` exists and there is no ``force``, it is a folder or the recording, or its folder
-            doesn't exist.
+    Raises UserError for a folder, the recording, a file without ``force``, and where the folder is missing.
     """
     if path is None:
         return
@@ -37,9 +35,7 @@ def check_output_file(
 def new_folder(path: Path, *, force: bool) -> Iterator[Path]:
     """Make a folder that becomes ``path`` when the block succeeds; with ``force`` it replaces an export.
 
-    Raises:
-        UserError: ``path`` exists, its folder doesn't, or ``force`` would delete other files.
-        StoreError: writing failed.
+    Raises UserError, also if ``force`` would delete other files, and StoreError.
     """
     from gswarm_tui.store.transfer.parquet import is_dataset  # with numpy, which most commands don't need
 

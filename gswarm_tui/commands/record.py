@@ -62,7 +62,11 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         width = () if sys.stderr.isatty() else (f"--width={_MAIL_COLUMNS}",)
         session = _session(uid, path, name)
         _print("summary", db, *width, "--no-findings", "--", session)
-        _print_note(headless.read_note())
+        if note := headless.read_note():
+            from gswarm_tui.printing.table import print_labelled
+
+            print(file=sys.stderr)
+            print_labelled(note, sys.stderr, None if sys.stderr.isatty() else _MAIL_COLUMNS)
         if chosen.report is not None:
             _print("report", db, "-o", str(chosen.report), "--force", "--", session)
     return status
@@ -104,15 +108,6 @@ def _check_report(chosen: Namespace, db: Path | None, environ: Mapping[str, str]
     check_output_file(
         chosen.report, force=chosen.force or requeued, recording=db or Path(), option="--report"
     )
-
-
-def _print_note(lines: Sequence[Sequence[str]]) -> None:
-    """Print what the recorder's rules found, below the summary."""
-    from gswarm_tui.printing.table import print_labelled
-
-    if lines:
-        print(file=sys.stderr)
-        print_labelled(lines, sys.stderr, None if sys.stderr.isatty() else _MAIL_COLUMNS)
 
 
 def _print(*words: str) -> None:

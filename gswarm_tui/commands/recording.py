@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 
 from gswarm_tui.commands.head_choice import choose_head, head_parser, print_reply
-from gswarm_tui.control.client import Head
 from gswarm_tui.control.intents import RecorderError, StopRecording
 
 WAIT_S = 90.0
@@ -27,13 +26,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     if head.path is None:
         raise RecorderError("no recording ended: nothing is recorded; start gswarm-tui without --no-record.")
     head.carry_out(StopRecording())
-    _wait(head)
-    print_reply(arguments, {"path": str(head.path), "uid": head.uid}, f"ended {head.path}")
-    return 0
-
-
-def _wait(head: Head) -> None:
-    """Wait until a recorder has closed its recording. Raises RecorderError if that takes too long."""
     deadline = time.monotonic() + WAIT_S
     while not head.has_ended():
         if time.monotonic() > deadline:
@@ -41,3 +33,5 @@ def _wait(head: Head) -> None:
                 f"{head.path} is still being closed by process {head.pid} after {WAIT_S:.0f} s."
             )
         time.sleep(0.1)
+    print_reply(arguments, {"path": str(head.path), "uid": head.uid}, f"ended {head.path}")
+    return 0

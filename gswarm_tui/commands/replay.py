@@ -110,11 +110,7 @@ def dismiss_past_finding(source: FileSource, finding_id: str, dismissed: bool) -
 def open_player(source: FileSource, session: str) -> tuple[Player, str, int]:
     """Open a player at the start of a session or of the newest recording.
 
-    Return it with a title and the recording's number.
-
-    Raises:
-        UserError: the file has nothing to play.
-        StoreError: the file can't be read.
+    Return it with a title and the recording's number. Raises UserError, StoreError.
     """
     from gswarm_tui.playback.player import Player, Playhead
     from gswarm_tui.playback.recorded_source import RecordedSource

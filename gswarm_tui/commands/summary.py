@@ -76,29 +76,20 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         name, path, times = (
             printable(text) for text in (period.name, str(source.path), summary_text.heading(summary))
         )
+        markdown = form.format == "markdown"
+        heading = f"**{name}** · {path}  \n{times}\n" if markdown else f"{name} · {path}\n{times}\n"
+        note = f"{printable(period.note)}\n" if period.note else ""
         with formats.text_out(form.out) as out:
-            if form.format == "markdown":
-                note = f"\n{printable(period.note)}\n" if period.note else ""
-                out.write(f"**{name}** · {path}  \n{times}\n{note}")
-                for table in blocks:
-                    out.write("\n")
-                    formats.write_markdown_table(table.names, table.rows, out, right=table.right)
-            else:
-                note = f"{printable(period.note)}\n" if period.note else ""
-                out.write(f"{name} · {path}\n{times}\n{note}")
-                for table in blocks:
-                    out.write("\n")
-                    if table.names in (_FIGURES, _FINDINGS):
-                        print_labelled(table.rows, out, arguments.width)
-                        continue
-                    show(
-                        table.names,
-                        table.rows,
-                        out,
-                        right=table.right,
-                        every=form.every,
-                        width=arguments.width,
-                    )
+            out.write(heading + ("\n" if note and markdown else "") + note)
+            for block in blocks:
+                out.write("\n")
+                names, rows, right = block.names, block.rows, block.right
+                if markdown:
+                    formats.write_markdown_table(names, rows, out, right=right)
+                elif names in (_FIGURES, _FINDINGS):
+                    print_labelled(rows, out, arguments.width)
+                else:
+                    show(names, rows, out, right=right, every=form.every, width=arguments.width)
     return 0
 
 

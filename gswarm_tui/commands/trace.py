@@ -86,7 +86,7 @@ def _wait(head: Head, state: dict[str, Any]) -> dict[str, Any]:
     with Progress("waiting for the ranks", after_s=0) as progress:
         while state["running"]:
             time.sleep(POLL_S)
-            state = head.request("trace")
+            state = head.request({"want": "trace"})
             if state.get("token") != token:
                 raise RecorderError("another trace was requested meanwhile; gswarm-tui sql shows the events.")
             progress.describe(_describe(state))

@@ -112,15 +112,12 @@ class Head:
                     break
         raise RecorderError(self.describe_end())
 
-    def request(self, want: str) -> dict[str, Any]:
-        """Return what it reports: its nodes or newest trace. Raises RecorderError."""
-        return self._request({"want": want})
-
     def carry_out(self, intent: Intent) -> dict[str, Any]:
         """Let it carry out an intent, and return the result. Raises RecorderError."""
-        return self._request(intent.message())
+        return self.request(intent.message())
 
-    def _request(self, message: dict[str, Any]) -> dict[str, Any]:
+    def request(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Send a request, and return the reply. Raises RecorderError."""
         if self.hangs:
             raise RecorderError(self.describe_hang())
         with contextlib.closing(Connection(self, TIMEOUT_S)) as connection:

@@ -70,8 +70,8 @@ class Recorder:
 
     ``place`` is the host of a recorder elsewhere, empty for this host. ``connected``: the state has arrived.
     ``ended``: the recorder reported its end, with a ``report`` on the recording. ``gone``: recorder and
-    parent were killed. ``alone``: nobody else can attach. ``interruption`` is why it sends nothing, empty
-    while it does. The callbacks in ``flushed`` are called when ``fleet`` has changed.
+    parent were killed. ``interruption`` is why it sends nothing, empty while it does. The callbacks in
+    ``flushed`` are called when ``fleet`` has changed.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Recorder:
     ) -> None:
         self.place = route.place
         self.read_only = read_only
-        self.connected = self.ended = self.gone = self.alone = False
+        self.connected = self.ended = self.gone = False
         self.interruption = ""
         self.report: dict[str, Any] = {}
         self.fleet = Fleet(nodes, derive_events=False)
@@ -224,7 +224,7 @@ class Recorder:
         self.started_at, self.label = float(state["started_at"]), str(state["label"])
         self.job_id = str(state["job_id"])
         self.path, self.uid = Path(state["path"]), str(state["uid"])
-        self.recording_id, self.alone = int(state["recording_id"]), bool(state["alone"])
+        self.recording_id = int(state["recording_id"])
         self.connected = True
 
     async def _apply(self, packed: list[list[Any]]) -> None:

@@ -58,7 +58,11 @@ class Listening(NamedTuple):
     @classmethod
     def open(cls, parents: Sequence[str]) -> Listening:
         """Create this process's folder, and listen there. Raises OSError."""
-        _remove_stale(parents)
+        for left in folders(parents):  # by killed recorders
+            with suppress(OSError):
+                if LOCK in left.names() and (free := left.lock()) is not None:
+                    left.remove()
+                    os.close(free)
         try:
             folder = Folder.find(parents, str(os.getpid()))
         except FolderError as error:
@@ -77,16 +81,6 @@ class Listening(NamedTuple):
         self.folder.remove()
         self.folder.close()
         os.close(self.lock)
-
-
-def _remove_stale(parents: Sequence[str]) -> None:
-    """Remove the folders of killed recorders."""
-    for folder in folders(parents):
-        with suppress(OSError):
-            lock = folder.lock() if LOCK in folder.names() else None
-            if lock is not None:
-                folder.remove()
-                os.close(lock)
 
 
 def running_folders(parents: Sequence[str]) -> Iterator[Folder]:
@@ -108,8 +102,7 @@ def leave_note(folder: str, path: Path, uid: str, job: str, nodes: Sequence[str]
             pid = old.stem.removeprefix(f"{host}-")
             if not Path(f"/proc/{pid}").exists():
                 old.unlink(missing_ok=True)
-        note = {"path": str(path), "uid": uid, "host": host, "pid": os.getpid()}
-        note |= {"job": job, "nodes": list(nodes)}
+        note = RecorderNote(path, uid, host, os.getpid(), job, tuple(nodes))._asdict() | {"path": str(path)}
         _NOTES.write(name, json.dumps(note).encode())
         return _NOTES.path / name
     return None

@@ -24,7 +24,7 @@ from gswarm_tui.control.status import head_status, node_rows
 from gswarm_tui.control.viewers import Client, Send, Viewers
 from gswarm_tui.link.hub import Hub
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.arrays import Arrays, ArraySource, pack_arrays
+from gswarm_tui.store.querying.arrays import ArraySource, pack_arrays
 from gswarm_tui.store.querying.results import QueryError, Result
 
 if TYPE_CHECKING:
@@ -48,17 +48,16 @@ _LOG = logging.getLogger(__name__)
 class ControlServer:
     """Server for a recorder's clients; ``recording`` is None without a recording.
 
-    ``listening`` is None where no private folder can be had: then there is only the ``first`` client, whose
-    connection was made before. ``end`` ends the recorder for a reason, ``detach`` lets it go on without a
-    screen, ``attended`` is called when a screen comes or goes. ``label`` is what the nodes belong to, such
-    as "job 4711", and ``job_id`` their Slurm job.
+    ``end`` ends the recorder for a reason, ``detach`` lets it go on without a screen, ``attended`` is called
+    when a screen comes or goes. ``label`` is what the nodes belong to, such as "job 4711", and ``job_id``
+    their Slurm job.
     """
 
     def __init__(
         self,
         hub: Hub,
         recording: FileWriter | None,
-        listening: registry.Listening | None,
+        listening: registry.Listening,
         environ: Mapping[str, str],
         *,
         uid: str,
@@ -95,45 +94,48 @@ class ControlServer:
         return self._viewers.screens
 
     async def start(self, first: socket.socket | None = None) -> None:
-        """Serve the first client, and all others that connect."""
+        """Serve the first client, whose connection was made before, and all others that connect."""
         if first is not None:
             streams = await asyncio.open_unix_connection(sock=first, limit=1 << 16)
             serving = asyncio.create_task(self._accept(*streams), name="first client")
             serving.add_done_callback(lambda _: self._attended())
             self._tasks.append(serving)
-        if self._listening is not None:
-            await self._listen(self._listening)
-            self._tasks.append(asyncio.create_task(self._stay_reachable(self._listening)))
+        await self._listen()
+        self._tasks.append(asyncio.create_task(self._stay_reachable()))
 
-    async def _listen(self, listening: registry.Listening) -> None:
-        listening.socket.setblocking(False)
-        self._server = await asyncio.start_unix_server(self._accept, sock=listening.socket, limit=1 << 16)
+    async def _listen(self) -> None:
+        listening = self._listening.socket
+        listening.setblocking(False)
+        self._server = await asyncio.start_unix_server(self._accept, sock=listening, limit=1 << 16)
 
     def _leave_note(self) -> Path | None:
         """Note where the recorder is for this user's other machines."""
-        if self._recording is None or self._listening is None:
+        if self._recording is None:
             return None
         name, nodes = self._listening.folder.name, list(self._hub.fleet.nodes)
         return registry.leave_note(name, self._recording.path, self._uid, self._label, nodes)
 
-    async def _stay_reachable(self, listening: registry.Listening) -> None:
+    async def _stay_reachable(self) -> None:
         """Listen in another folder when this one is removed, as a runtime folder is at its user's logout."""
         while True:
-            if SOCKET not in listening.folder.names():
+            if SOCKET not in self._listening.folder.names():
                 try:
                     new = registry.Listening.open(registry.parent_folders(self._environ))
                 except OSError as error:
                     _LOG.warning("commands don't reach this process: %s", error)
                 else:
-                    if self._server is not None:
-                        self._server.close()
-                    await self._listen(new)
-                    if self._note is not None:
-                        self._note.unlink(missing_ok=True)
-                    listening.close()
-                    self._listening = listening = new
+                    self._stop_listening()
+                    self._listening = new
                     self._note = self._leave_note()
+                    await self._listen()
             await asyncio.sleep(REACHABLE_EVERY_S)
+
+    def _stop_listening(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        if self._note is not None:
+            self._note.unlink(missing_ok=True)
+        self._listening.close()
 
     async def close(self, report: Mapping[str, Any] | None = None) -> None:
         """Disconnect all clients and remove the socket; viewers get the report of the end, if any."""
@@ -146,10 +148,7 @@ class ControlServer:
         if self._clients:
             await asyncio.wait(self._clients, timeout=CLOSE_TIMEOUT_S)
         self._threads.shutdown(wait=False, cancel_futures=True)
-        if self._note is not None:
-            self._note.unlink(missing_ok=True)
-        if self._listening is not None:
-            self._listening.close()
+        self._stop_listening()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if (client := asyncio.current_task()) is None:
@@ -281,7 +280,7 @@ class ControlServer:
             writer.write(encode({"error": reason, "kind": "store"}))
 
     def _describe(self) -> dict[str, Any]:
-        """Return what viewers have to know about the recording; ``alone`` if nobody else can attach."""
+        """Return what viewers have to know about the recording."""
         recording = self._recording
         return {
             "label": self._label,
@@ -289,7 +288,6 @@ class ControlServer:
             "path": "" if recording is None else str(recording.path),
             "uid": self._uid,
             "recording_id": 0 if recording is None else recording.recording_id,
-            "alone": self._listening is None,
         }
 
     async def _query(self, request: dict[str, Any], send: Send) -> None:
@@ -305,7 +303,12 @@ class ControlServer:
     async def _arrays(self, request: dict[str, Any], send: Send) -> None:
         """Send the whole result by column. Raises QueryError, StoreError."""
         async with self._source(request) as (source, sql, values):
-            await send(await self._in_thread(lambda: _columns(source.arrays(sql, *values))))
+            packed = self._in_thread(lambda: encode({"arrays": pack_arrays(source.arrays(sql, *values))}))
+            try:
+                message = await packed
+            except MessageError as error:
+                raise QueryError(f"the result is too long: {error}") from None
+            await send(message)
 
     @contextlib.asynccontextmanager
     async def _source(self, request: dict[str, Any]) -> AsyncIterator[tuple[ArraySource, str, list[Any]]]:
@@ -330,14 +333,6 @@ class ControlServer:
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
-
-
-def _columns(arrays: Arrays) -> bytes:
-    """Return a result by column as a message. Raises QueryError."""
-    try:
-        return encode({"arrays": pack_arrays(arrays)})
-    except MessageError as error:
-        raise QueryError(f"the result is too long: {error}") from None
 
 
 def _row_messages(result: Result) -> Iterator[bytes]:

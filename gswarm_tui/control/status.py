@@ -5,7 +5,6 @@ A value that wasn't measured is None.
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 from collections import Counter
@@ -13,15 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from gswarm_agent import __version__
-from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.control.execution import rounded, session_row
 from gswarm_tui.fleet.findings import holding
-from gswarm_tui.fleet.history import Floats
+from gswarm_tui.fleet.frame_values import POWER, UTIL
 from gswarm_tui.fleet.node import NodeState
-from gswarm_tui.fleet.totals import totals
+from gswarm_tui.fleet.totals import MEMORY, measured, totals
 from gswarm_tui.link.hub import Run
-
-_UTIL, _POWER, _MEMORY = map(GPU_COLUMNS.index, ("util_pct", "power_w", "mem_used_mib"))
 
 _OF_FINDING = ("kind", "severity", "node", "gpu", "sentence")
 
@@ -68,8 +64,7 @@ def head_status(run: Run, path: Path | None, uid: str, label: str) -> dict[str, 
 
 def node_rows(run: Run) -> list[dict[str, Any]]:
     """Return the state of each node; of its GPUs, those of the job."""
-    now = run.now()
-    return [_node_row(node, now) for node in run.fleet.nodes.values()]
+    return [_node_row(node, run.now()) for node in run.fleet.nodes.values()]
 
 
 def session_rows(run: Run) -> list[dict[str, Any]]:
@@ -86,9 +81,9 @@ def _node_row(node: NodeState, now: float) -> dict[str, Any]:
         "reason": node.reason or None,
         "remedy": node.remedy or None,
         "gpus": node.gpu_count,
-        "mean_util_pct": _mean(own[:, _UTIL]),
-        "power_w": _sum(own[:, _POWER]),
-        "mem_used_mib": _sum(node.gpus[node.memory_rows, _MEMORY]),
+        "mean_util_pct": rounded(measured(own[:, UTIL], lambda values: values.mean())),
+        "power_w": rounded(measured(own[:, POWER], sum)),
+        "mem_used_mib": rounded(measured(node.gpus[node.memory_rows, MEMORY], sum)),
         "mem_total_mib": rounded(node.own_memory_mib),
         "age_s": rounded(node.age(now)),
         "late_ms": rounded(node.late_ms),
@@ -97,17 +92,3 @@ def _node_row(node: NodeState, now: float) -> dict[str, Any]:
         "clock_offset_ms": rounded(node.offset_s * 1000) if known else None,
         "round_trip_ms": rounded((node.round_trip_s or 0.0) * 1000) if known else None,
     }
-
-
-def _mean(values: Floats) -> float | None:
-    measured = _measured(values)
-    return rounded(sum(measured) / len(measured)) if measured else None
-
-
-def _sum(values: Floats) -> float | None:
-    measured = _measured(values)
-    return rounded(sum(measured)) if measured else None
-
-
-def _measured(values: Floats) -> list[float]:
-    return [value for value in values.tolist() if not math.isnan(value)]

@@ -53,9 +53,9 @@ def totals(fleet: Fleet, now: float, *, ended: bool = False) -> Totals:
         nodes_up=len(up),
         gpus=sum(n.gpu_count for n in up),
         busy=int((util >= BUSY_FROM_PCT).sum()),
-        mean_util=_measured(util, np.mean),
-        power_w=_measured(power, np.sum),
-        memory_used_mib=_measured(memory, np.sum),
+        mean_util=measured(util, np.mean),
+        power_w=measured(power, np.sum),
+        memory_used_mib=measured(memory, np.sum),
         memory_total_mib=sum(sizes) if sizes else None,
         energy_j=fleet.energy_j,
         lowest_util=_lowest_util(up, util),
@@ -64,9 +64,10 @@ def totals(fleet: Fleet, now: float, *, ended: bool = False) -> Totals:
     )
 
 
-def _measured(values: Floats, figure: Callable[[Floats], float]) -> float | None:
-    measured = values[np.isfinite(values)]
-    return float(figure(measured)) if len(measured) else None
+def measured(values: Floats, figure: Callable[[Floats], float]) -> float | None:
+    """Return a figure of the values that were measured, None without any."""
+    finite = values[np.isfinite(values)]
+    return float(figure(finite)) if len(finite) else None
 
 
 def _lowest_util(nodes: list[NodeState], util: Floats) -> tuple[str, int] | None:

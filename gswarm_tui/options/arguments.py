@@ -219,11 +219,7 @@ def _read(given: Mapping[str, _Setting], key: str, read: Callable[[Any], T], def
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     """Resolve the options from ``argv``, environment and config file.
 
-    Prints and raises SystemExit for ``--help`` and ``--version``.
-
-    Raises:
-        UsageError: a flag, variable or setting is wrong, or two contradict each other.
-        ConfigError: the config file can't be used.
+    Prints and raises SystemExit for ``--help`` and ``--version``. Raises UsageError, ConfigError.
     """
     return _resolve(_parser(), argv, environ)[0]._replace(arm=False)
 
@@ -241,10 +237,7 @@ def parse_doctor(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Optio
 
 
 def parse_record(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Options, argparse.Namespace]:
-    """Resolve the options of ``record``; return also its flags, with the words after ``--`` as ``command``.
-
-    Raises UsageError, ConfigError.
-    """
+    """Resolve the options of ``record``; return also its flags, with the words after ``--``."""
     own, command = split_command(argv)
     if "--" in argv and not command:
         raise UsageError("no command after --; remove -- to record until a signal ends the recording.")
@@ -303,10 +296,7 @@ def _resolve(
 def parse_connection(
     namespace: argparse.Namespace, environ: Mapping[str, str]
 ) -> tuple[Options, frozenset[str]]:
-    """Resolve the options with the connection options of a subcommand; return also which of these are given.
-
-    Raises UsageError, ConfigError.
-    """
+    """Resolve the options with the connection options of a subcommand; return also which are given."""
     given = frozenset(key for key in _CONNECTION if getattr(namespace, key) is not None)
     return parse(given_flags(namespace, _CONNECTION), environ), given
 

@@ -20,10 +20,7 @@ class ConfigError(UserError):
 def load(path: Path, keys: Iterable[str]) -> dict[str, str]:
     """Load the settings of the file at ``path`` as text, as flags have it; none if the file doesn't exist.
 
-    ``keys`` are the settings besides those of allocations.
-
-    Raises:
-        ConfigError: the file can't be read, isn't TOML, or holds an unknown key.
+    ``keys`` are the settings besides those of allocations. Raises ConfigError.
     """
     import tomllib
 

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,7 +82,7 @@ class BatchRun:
     listener: Listener | None = None
     first: socket.socket | None = None
     exit_status: int = 0
-    _listening: Listening | None = None
+    _listening: Listening = field(init=False)
     _recorder: _Recorder | None = None
     _command: subprocess.Popen[bytes] | None = None
     _pause_s: float = RESTART_S
@@ -97,22 +97,24 @@ class BatchRun:
         """Record and run the command; return its exit status, without a command that of the recording."""
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, a child's end isn't reported
-        with suppress(OSError):  # the recorder says that nobody can attach
+        try:
             self._listening = Listening.open(parent_folders(os.environ))
+        except OSError as error:
+            self._report_failure(f"a recorder needs a private folder for its socket: {error}")
+            return 1
         try:
             status = self._start_recorder("")
             if status or self.recording is None:
                 return status or 1
-            if self.listener is not None and self.recording.path is not None and self._listening is not None:
-                self._start_server(self.listener, self.recording.uid, self._listening)
+            if self.listener is not None and self.recording.path is not None:
+                self._start_server(self.listener, self.recording.uid)
             if self.command:
                 self._start_command(mask, self.arm(self.recording))
             while self._recorder is not None or self._command is not None or self._restart_at is not None:
                 self._handle(self._next_signal())
             return self.exit_status
         finally:
-            if self._listening is not None:
-                self._listening.close()
+            self._listening.close()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _next_signal(self) -> signal.struct_siginfo | None:
@@ -221,7 +223,7 @@ class BatchRun:
                 while self.first.recv(4096):
                     pass
 
-    def _start_server(self, listener: Listener, uid: str, listening: Listening) -> None:
+    def _start_server(self, listener: Listener, uid: str) -> None:
         """Fork an HTTP server, which lives until the recording ends. It isn't restarted."""
         if os.fork():
             listener.socket.close()
@@ -232,8 +234,8 @@ class BatchRun:
             # Else the recorder wouldn't notice the death of its parent, nor clients that of both.
             if self._recorder is not None:
                 os.close(self._recorder.end)
-            listening.socket.close()
-            os.close(listening.lock)
+            self._listening.socket.close()
+            os.close(self._listening.lock)
             from gswarm_tui.run.http_server import serve_beside
 
             serve_beside(listener, uid)
@@ -313,11 +315,6 @@ class BatchRun:
                 print_notice(f"the recorder {_outcome(code)} while it closed the recording; {self._advice()}")
             if not self.command:
                 self.exit_status = code if code >= 0 else 128 - code
-            return
-        if self._listening is None and not self.command:
-            # The screen's only connection went with the recorder: nobody could attach to another one.
-            print_notice(f"the recorder {_outcome(code)}; {self._advice()}")
-            self.exit_status = 1
             return
         if time.monotonic() - self._started_at > HEALTHY_S:
             self._pause_s = RESTART_S

@@ -42,10 +42,8 @@ MICROSECOND = 1e-6
 async def finish(run: InterruptedRun, settings: Options, out: TextIO, *, abandon: bool = False) -> int:
     """Fetch the frames on the nodes, close the recording, print its result and return the exit status.
 
-    It stays open while an unreachable node may hold frames of it, unless ``abandon`` is set.
-
-    Raises:
-        UserError: the recording can't be written, or has no saved options.
+    It stays open while an unreachable node may hold frames of it, unless ``abandon`` is set. Raises
+    UserError.
     """
     known = run.interrupted
     options, plan = run.restore(settings) if known.uid else (settings, Plan(known.nodes))

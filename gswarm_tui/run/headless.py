@@ -72,7 +72,7 @@ class RecorderStart(NamedTuple):
     why_resumed: str
     opened: Callable[[OpenRecording], None]
     end: int
-    listening: Listening | None
+    listening: Listening
     first: socket.socket | None
 
 
@@ -108,10 +108,7 @@ class Headless:
     def record(self, start: RecorderStart) -> int:
         """Record until something ends it, and return the exit status. Call it once in a process.
 
-        The exit status has the bit ``STOPPED`` if the parent's pipe didn't end it.
-
-        Raises:
-            UserError: the recording can't be opened.
+        The exit status has the bit ``STOPPED`` if the parent's pipe didn't end it. Raises UserError.
         """
         from gswarm_tui.run.lifetime import return_freed_arrays
         from gswarm_tui.store.duckdb_internals import share_one_arena
@@ -119,8 +116,6 @@ class Headless:
         share_one_arena(os.environ)  # before DuckDB is loaded
         return_freed_arrays()
         self._log = log_file.begin()
-        if start.listening is None and self.unattended_s is not None:
-            self.unattended_s = 0.0  # nobody else can attach
         chosen = None
         if start.resumed is not None:
             self.uid = start.resumed.uid
@@ -159,7 +154,7 @@ class Headless:
         hub.sinks.append(self)
         build.watch_findings(hub, recorder)
         announcements = build.announce_findings(hub, options, plan, recorder)
-        self._publish_notices(recorder, start)
+        self._publish_notices(recorder)
         launcher = build.build_launcher(options, plan, "" if recorder is None else self.uid)
         build.add_links(hub, launcher, options, recorder)
         self._refuse_counters()
@@ -232,7 +227,7 @@ class Headless:
                     raise
             await asyncio.sleep(READERS_EVERY_S)
 
-    def _publish_notices(self, recorder: FileWriter | None, start: RecorderStart) -> None:
+    def _publish_notices(self, recorder: FileWriter | None) -> None:
         hub = self._hub
         if self.plan.notice:
             hub.log("notice", self.plan.notice)
@@ -244,12 +239,6 @@ class Headless:
             message = f"{count}, the last of {began(unended[-1])}: `{recover}` resumes it"
             print_notice(message)
             hub.warn("interrupted", message)
-        if start.listening is None:
-            hub.warn(
-                "notice",
-                "nobody else can attach, and commands can't reach this recording: neither the runtime folder "
-                "nor /tmp nor the home folder can have a private folder",
-            )
 
     def _refuse_counters(self) -> None:
         """Switch off counters that may not be read, as in a resumed recording whose job has ended."""

@@ -42,11 +42,7 @@ class InterruptedRun:
     given: frozenset[str] = frozenset()
 
     def restore(self, settings: Options) -> tuple[Options, Plan]:
-        """Return the options and the plan in force when it was interrupted.
-
-        Raises:
-            UserError: they can't be used, or nobody has trusted them.
-        """
+        """Return the options and the plan in force at the interruption. Raises UserError if untrusted."""
         recording = self.interrupted
         setup = read_note(recording.uid, recording.options)
         # Options from the file lead to commands here and on nodes; a demo contacts no nodes.
@@ -85,8 +81,7 @@ def began(recording: Interrupted) -> str:
 def find(folder: Path, db: Path | None, usual: Path | None = None) -> tuple[list[InterruptedRun], list[str]]:
     """Find interrupted recordings in a file, or in a folder and the usual file; and why some were skipped.
 
-    Raises:
-        UserError: the named file can't be read or is no recording.
+    Raises StoreError for a named file that can't be read or is no recording.
     """
     found: list[InterruptedRun] = []
     unreadable: list[str] = []

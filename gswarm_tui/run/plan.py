@@ -91,9 +91,7 @@ def title(label: str, nodes: Iterable[str]) -> str:
 def resolve_nodes(options: Options, environ: Mapping[str, str], slurm: Slurm | None = None) -> Plan:
     """Resolve the nodes from ``options`` and this environment.
 
-    Raises:
-        UserError: no node or an invalid host list is named, Slurm doesn't know the job, or it isn't exclusive
-            although hardware counters are requested.
+    Raises UserError, also if hardware counters are requested in a job that isn't exclusive.
     """
     plan = _resolve(options, environ, slurm or Slurm())
     if COUNTERS in options.metrics and not options.demo and plan.counters_refusal:

@@ -53,8 +53,7 @@ def restore_options(
 ) -> tuple[Options, Plan]:
     """Return ``options`` with all saved ones in their place, and the saved plan.
 
-    Raises:
-        UserError: an older version saved none, or neither the note nor ``options`` has the setup.
+    Raises UserError without valid options, or if neither the note nor ``options`` has the setup.
     """
     try:
         fields = {

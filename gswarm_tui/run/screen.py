@@ -38,10 +38,9 @@ _LOG = logging.getLogger(__name__)
 
 
 def record_and_show(headless: Headless, recording: OpenRecording | None = None) -> int:
-    """Start a recorder, show it until the user quits, and return its exit status; ``recording`` is resumed.
+    """Start a recorder, or resume ``recording``; show it until the user quits; return its exit status.
 
-    Raises:
-        UserError: there is no terminal, or the recorder can't record.
+    Raises UserError.
     """
     require_terminal(sys.stdin, sys.stdout)
     uid = headless.uid if recording is None else recording.uid
@@ -69,7 +68,7 @@ async def _record_and_show(headless: Headless, uid: str, connection: socket.sock
     status = await _show(client, app)
     # The screen ended because its terminal is gone or because it failed.
     if app.return_value == LEFT or status:
-        if headless.unattended_s != 0 and not client.alone:
+        if headless.unattended_s != 0:
             print_notice(f"recording goes on: gswarm-tui attach {uid[:8]}")
         return status
     report_recorder("")
@@ -97,10 +96,7 @@ def run_viewer(
 ) -> int:
     """Show the recorder at the end of a route until the screen is closed; return the exit status.
 
-    With ``read_only``, screen and recorder refuse what would change the recording.
-
-    Raises:
-        UserError: it can't be reached.
+    With ``read_only``, screen and recorder refuse what would change the recording. Raises UserError.
     """
     log_file.begin()
     return event_loop.run(_view(route, settings, read_only, notice))

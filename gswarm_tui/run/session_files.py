@@ -17,10 +17,8 @@ def write_session_files(recording: Path, session: str, name: str) -> tuple[str, 
     """Write a session's plot and report into the current folder and return the names of the files.
 
     Drawing takes seconds and 100 MiB, so other processes do it. ``session`` is the session's name or number,
-    ``name`` names the files; a number after it avoids existing ones.
-
-    Raises:
-        UserError: a command failed; the message is the command's.
+    ``name`` names the files; a number after it avoids existing ones. Raises UserError with the message of a
+    command that failed.
     """
     first = file_name(name)
     stems = (first if number == 1 else f"{first}-{number}" for number in count(1))

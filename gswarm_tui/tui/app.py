@@ -61,7 +61,6 @@ class RecorderClient(Run, Protocol):
     connected: bool
     ended: bool
     gone: bool
-    alone: bool
     interruption: str
 
     @property
@@ -159,8 +158,6 @@ class GswarmApp(Viewer):
         if not self.starts_it:
             place = f" to {clean(run.place)}" if run.place else ""
             since = f"attached{place}{', read-only' * run.read_only} · {since}"
-        elif run.alone:
-            since += " · nobody else can attach"
         return [Span("● ", "error"), Span(since), Span(words, "dim")]
 
     def on_mount(self) -> None:
@@ -464,7 +461,7 @@ class GswarmApp(Viewer):
         """Close the screen and leave the recorder running."""
         if not self.starts_it:
             self.show_notice("q closes this screen; recording continues")
-        elif why := self._why_not_detached or ("nobody else could attach" if self.live.alone else ""):
+        elif why := self._why_not_detached:
             self.show_notice(f"can't detach: {why}", error=True)
         else:
             self.run_worker(self._leave_recorder())

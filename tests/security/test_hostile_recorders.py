@@ -35,7 +35,7 @@ def honest() -> dict[str, Any]:
     fleet.apply(NodeIntroduced("n1", now, hello("n1"), False))
     fleet.apply(LinkChanged("n1", now, Phase.LIVE))
     about = {"label": "job 1", "job_id": "1", "path": "/r.duckdb", "uid": "u", "recording_id": 1}
-    about |= {"started_at": now, "alone": False}
+    about |= {"started_at": now}
     counts = ["/r.duckdb", 1, 1, 0, "", False]
     return {"state": {**about, **fleet_state(fleet)}, "now": now, "recorder": counts, "events": []}
 

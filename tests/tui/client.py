@@ -79,7 +79,6 @@ class LocalClient:
         self.read_only = False
         self.connected = True
         self.ended = self.gone = False
-        self.alone = False
         self.interruption = ""
         self.intents: list[Intent] = []
 
