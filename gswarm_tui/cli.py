@@ -91,19 +91,15 @@ def _watch(args: Sequence[str]) -> int:
     from gswarm_tui.options.arguments import parse
 
     options = parse(args, os.environ)
-    from gswarm_tui.run.plan import resolve_nodes
+    from gswarm_tui.run.plan import require_terminal, resolve_nodes
 
     plan = resolve_nodes(options, os.environ)
     _make_files_private()
-    from gswarm_tui.run.plan import require_terminal
-
     require_terminal(sys.stdin, sys.stdout)
     if options.record and options.demo is None and not options.new:
-        from gswarm_tui.run.running import find_running
+        from gswarm_tui.run.screen import attach_instead, find_running
 
         if (found := find_running(options, plan, os.environ)) is not None:
-            from gswarm_tui.run.screen import attach_instead
-
             return attach_instead(found, options, os.environ)
     from gswarm_tui.run.headless import Headless
 

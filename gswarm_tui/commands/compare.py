@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gswarm_tui.analysis import comparison
 from gswarm_tui.commands.output_files import check_output_file
-from gswarm_tui.commands.recording_choice import open_session, parse_reference
+from gswarm_tui.commands.recording_choice import open_session, parse_words
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing import formats
@@ -68,7 +68,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 def _run(
     word: str, db: Path | None, form: formats.OutputOptions, environ: Mapping[str, str]
 ) -> comparison.ComparedRun:
-    with open_session([word], None if parse_reference(word).file else db, environ) as (source, period):
+    with open_session([word], None if parse_words([word], None).file else db, environ) as (source, period):
         check_output_file(form.out, force=form.force, recording=source.path)
         return comparison.load_run(source, period, period.name)
 

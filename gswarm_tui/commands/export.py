@@ -37,7 +37,11 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         if not chosen:
             raise UserError(f"{source.path} has no recording.")
         kind = _format(arguments)
-        _check(arguments, kind)
+        if arguments.table is not None and kind != "csv":
+            raise UserError(f"--table applies only to CSV; remove it for {kind}.")
+        check_csv_safe(arguments.csv_safe, kind)
+        if arguments.output == _STDOUT and kind == "parquet":
+            raise UserError("Parquet is written to a folder, not to standard output; name a folder with -o.")
         if arguments.output == _STDOUT:
             _text(source, chosen, arguments, kind, sys.stdout)
             return 0
@@ -89,14 +93,6 @@ def _format(arguments: Namespace) -> str:
     raise UserError(
         "no format; use --format json, csv or parquet, or -o with a name that ends in one of these."
     )
-
-
-def _check(arguments: Namespace, kind: str) -> None:
-    if arguments.table is not None and kind != "csv":
-        raise UserError(f"--table applies only to CSV; remove it for {kind}.")
-    check_csv_safe(arguments.csv_safe, kind)
-    if arguments.output == _STDOUT and kind == "parquet":
-        raise UserError("Parquet is written to a folder, not to standard output; name a folder with -o.")
 
 
 def _text(source: QuerySource, chosen: Sequence[Period], arguments: Namespace, kind: str, out: TextIO) -> str:

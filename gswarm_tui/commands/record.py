@@ -9,7 +9,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 from gswarm_tui.commands.output_files import check_output_file
@@ -35,10 +34,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     from gswarm_tui.run.batch import BatchRun
     from gswarm_tui.run.headless import Headless
     from gswarm_tui.run.plan import resolve_nodes
-    from gswarm_tui.slurm.jobs import Slurm
 
-    slurm = Slurm()
-    plan = resolve_nodes(options, environ, slurm)
+    plan = resolve_nodes(options, environ)
     _check_report(chosen, options.db, environ)
     job = plan.job
     usual = Path(chosen.command[0]).name if chosen.command else job and job.name
@@ -49,8 +46,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
         listener = Listener.open(options.server)
     headless = Headless(options, plan, ["record", *args], name, listener, runs_command=bool(chosen.command))
-    why_ending = partial(slurm.why_ending, job.label) if job else str
-    batch = BatchRun(headless.record, chosen.command, umask, why_ending, listener=listener)
+    batch = BatchRun(headless, chosen.command, umask)
     if options.arm:
         batch.arm = lambda recording: arming.arm(chosen.command, environ, recording.uid)
     status = batch.run()

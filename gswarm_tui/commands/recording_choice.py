@@ -37,16 +37,6 @@ class SessionReference:
     name: str
 
 
-def parse_reference(word: str) -> SessionReference:
-    """Parse a session's name with its file. Raises UserError."""
-    head, found, tail = word.rpartition(SUFFIX)
-    if not found or (tail and tail[0] not in ": "):
-        return SessionReference(None, word)
-    if tail == ":":
-        raise UserError(f"{quote(word)} names no session; remove the colon for the newest one.")
-    return SessionReference(Path(head + SUFFIX).expanduser(), tail[1:])
-
-
 def find_recording_file(db: Path | None, environ: Mapping[str, str]) -> Path:
     """Return the named file, else the preset one, the newest here, or one that a recorder is writing.
 
@@ -130,10 +120,14 @@ def parse_words(words: Sequence[str], db: Path | None) -> SessionReference:
     # A script passes an empty name if its variable isn't set.
     if words and not word.strip():
         raise UserError("the name of the session is empty; give a name, or leave it out.")
-    named = parse_reference(word)
-    if named.file is not None and db is not None:
+    head, found, tail = word.rpartition(SUFFIX)
+    if not found or (tail and tail[0] not in ": "):
+        return SessionReference(db, word)
+    if tail == ":":
+        raise UserError(f"{quote(word)} names no session; remove the colon for the newest one.")
+    if db is not None:
         raise UserError(f"{quote(word)} already names a file; remove --db.")
-    return SessionReference(named.file or db, named.name)
+    return SessionReference(Path(head + SUFFIX).expanduser(), tail[1:])
 
 
 @contextlib.contextmanager

@@ -68,7 +68,13 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         ignoring = signal.signal, (signal.SIGINT, signal.SIG_IGN)
         with ProcessPoolExecutor(1, get_context("fork"), *ignoring) as child:
             restored = child.submit(_restored, where, arguments, given, settings).result()
-        return _resume(*restored, ["recover", *args])
+        from gswarm_tui.run.headless import Headless
+        from gswarm_tui.run.screen import record_and_show
+
+        options, plan, recording = restored
+        unattended_s = 0 if options.demo is not None else options.unattended_s
+        words = ["recover", *args]
+        return record_and_show(Headless(options, plan, words, unattended_s=unattended_s), recording)
     share_one_arena(os.environ)
     from gswarm_tui.run import interrupted, log_file
     from gswarm_tui.run.finish import finish
@@ -106,12 +112,3 @@ def _restored(
     options, plan = chosen.restore(settings)
     recording = OpenRecording(chosen.interrupted.uid, chosen.path.absolute())
     return options, plan, recording
-
-
-def _resume(options: Options, plan: Plan, recording: OpenRecording, words: Sequence[str]) -> int:
-    """Start a recorder that resumes the recording, and show it. Raises UserError."""
-    from gswarm_tui.run.headless import Headless
-    from gswarm_tui.run.screen import record_and_show
-
-    unattended_s = 0 if options.demo is not None else options.unattended_s
-    return record_and_show(Headless(options, plan, words, unattended_s=unattended_s), recording)

@@ -54,14 +54,15 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             from gswarm_tui.analysis.queries import RecordingQueries
             from gswarm_tui.common.query_history import QueryHistory, history_path
             from gswarm_tui.run.session_files import write_session_files
+            from gswarm_tui.store.recording.past_session import add_session, change_session, dismiss_finding
             from gswarm_tui.tui.replay import ReplayApp
 
         app = ReplayApp(
             player,
             source.path.name,
-            partial(add_past_session, source, recording_id),
-            partial(change_past_session, source),
-            partial(dismiss_past_finding, source),
+            partial(add_session, source, recording_id),
+            partial(change_session, source),
+            partial(dismiss_finding, source),
             title=title,
             theme=theme,
             metric=settings.metric,
@@ -76,35 +77,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
         asyncio.run(play())
     return app.return_code or 0
-
-
-def add_past_session(
-    source: FileSource, recording_id: int, name: str, started_at: float, ended_at: float
-) -> None:
-    """Add a session to the open file's recording.
-
-    Raises StoreError if the file belongs to another user, is in use, or can't be written.
-    """
-    from gswarm_tui.store.recording.past_session import add_session
-
-    with source.released():
-        add_session(source.path, recording_id, name, started_at, ended_at)
-
-
-def change_past_session(source: FileSource, session_id: str, name: str | None, note: str | None) -> None:
-    """Give a session of the open file, by number, a new name or note. Raises StoreError likewise."""
-    from gswarm_tui.store.recording.past_session import change_session
-
-    with source.released():
-        change_session(source.path, int(session_id), name, note)
-
-
-def dismiss_past_finding(source: FileSource, finding_id: str, dismissed: bool) -> None:
-    """Dismiss a finding of the open file, by number, or undo that. Raises StoreError likewise."""
-    from gswarm_tui.store.recording.past_session import dismiss_finding
-
-    with source.released():
-        dismiss_finding(source.path, int(finding_id), dismissed=dismissed)
 
 
 def open_player(source: FileSource, session: str) -> tuple[Player, str, int]:

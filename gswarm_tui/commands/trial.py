@@ -13,7 +13,6 @@ import secrets
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -141,18 +140,14 @@ def _run_in_job(plan: TrialPlan, options: Namespace, environ: Mapping[str, str])
     from gswarm_tui.run.batch import BatchRun
     from gswarm_tui.run.headless import Headless
     from gswarm_tui.run.plan import resolve_nodes
-    from gswarm_tui.slurm.jobs import Slurm
 
     _job(options, environ)
-    slurm = Slurm()
     run_options = options.run._replace(arm=False)
-    nodes = resolve_nodes(run_options, environ, slurm)
+    nodes = resolve_nodes(run_options, environ)
     if nodes.job is None:
         raise TrialError("Slurm doesn't know the job of this shell; name one with --job ID.")
     command = own_command("trial", "--drives", f"--job={nodes.job_id}")
     headless = Headless(run_options, nodes, ["trial", "--", *plan.command], runs_command=True)
-    why_ending = partial(slurm.why_ending, nodes.job_id)
-    batch = BatchRun(headless.record, command, umask, why_ending, name="trial", needs_recording=True)
 
     def begin(recording: OpenRecording) -> Mapping[str, str]:
         if sys.stderr.isatty():
@@ -162,7 +157,7 @@ def _run_in_job(plan: TrialPlan, options: Namespace, environ: Mapping[str, str])
             )
         return {**os.environ, RECORDING_VARIABLE: recording.uid}
 
-    batch.arm = begin
+    batch = BatchRun(headless, command, umask, arm=begin, name="trial", needs_recording=True)
     status = batch.run()
     return None if batch.recording is None else batch.recording.path, status
 

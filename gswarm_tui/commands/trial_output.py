@@ -30,9 +30,13 @@ def write_results(results: TrialResults, form: formats.OutputOptions, plot: Path
     if form.format in ("csv", "parquet"):
         formats.write(placements_result(results), form)
     else:
-        writers = {"json": _write_json, "markdown": _write_markdown}
         with formats.text_out(form.out) as out:
-            writers.get(form.format, _write_text)(results, out)
+            if form.format == "json":
+                print_json(results_json(results), out)
+            elif form.format == "markdown":
+                _write_markdown(results, out)
+            else:
+                _write_text(results, out)
     if plot is not None:
         from gswarm_tui.plotting.trial_plot import draw_trial
 
@@ -105,10 +109,6 @@ def placements_result(results: TrialResults) -> Result:
     """Return a row for each placement."""
     rows = [tuple(value(results, row) for _, value in _COLUMNS.values()) for row in results.rows]
     return Result(tuple(_COLUMNS), tuple(kind for kind, _ in _COLUMNS.values()), iter([rows]))
-
-
-def _write_json(results: TrialResults, out: TextIO) -> None:
-    print_json(results_json(results), out)
 
 
 def results_json(results: TrialResults) -> dict[str, Any]:

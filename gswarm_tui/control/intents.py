@@ -182,13 +182,16 @@ class StartTrace(Intent):
     max_mib: int = 512
 
     def _check(self) -> None:
-        _check_number("a trace's duration in ms", self.duration_ms, 1, 60_000)
-        _check_number("a trace's number of iterations", self.iterations, 0, 1_000)
-        _check_number("a trace's limit in MiB", self.max_mib, 1, 65_536)
         if len(self.ranks) > MAX_RANKS:
             raise IntentError(f"a trace can have {MAX_RANKS:,} ranks")
-        for rank in self.ranks:
-            _check_number("a rank", rank, 0, 10**9)
+        for what, number, low, high in (
+            ("a trace's duration in ms", self.duration_ms, 1, 60_000),
+            ("a trace's number of iterations", self.iterations, 0, 1_000),
+            ("a trace's limit in MiB", self.max_mib, 1, 65_536),
+            *(("a rank", rank, 0, 10**9) for rank in self.ranks),
+        ):
+            if not low <= number <= high:
+                raise IntentError(f"{what} must be a whole number from {low:,} to {high:,}")
 
 
 @dataclass(frozen=True)
@@ -231,11 +234,6 @@ def read_intent(message: Mapping[str, Any]) -> Intent | None:
         return kind(**given)
     except (TypeError, AttributeError):
         raise IntentError(f"{want} lacks a required value, or has one of another type") from None
-
-
-def _check_number(what: str, number: int, low: int, high: int) -> None:
-    if not low <= number <= high:
-        raise IntentError(f"{what} must be a whole number from {low:,} to {high:,}")
 
 
 def _check_name(name: str | None) -> None:

@@ -22,7 +22,8 @@ from gswarm_tui.common.errors import NO_PROCESS, UserError, lacks_processes, pri
 from gswarm_tui.common.quantities import duration
 from gswarm_tui.control.messages import encode
 from gswarm_tui.control.registry import Listening, parent_folders
-from gswarm_tui.run.headless import STOPPED, OpenRecording, RecorderStart
+from gswarm_tui.run.headless import STOPPED, Headless, OpenRecording, RecorderStart
+from gswarm_tui.slurm.jobs import Slurm
 
 if TYPE_CHECKING:
     from gswarm_tui.run.http_server import Listener
@@ -46,44 +47,31 @@ CLIENT_CLOSES_S = 5.0
 NOT_EXECUTABLE = 126
 _AWAITED = (*ENDING, *PASSED_ON, signal.SIGCHLD)
 
-Record = Callable[[RecorderStart], int]
-"""``Headless.record``, which runs in a process of its own."""
-
-
-@dataclass
-class _Recorder:
-    """Process of the recorder: ``end`` is the pipe that ends it when it is closed."""
-
-    pid: int
-    end: int
-
 
 @dataclass
 class BatchRun:
     """Runs a recorder, and below it a command, until both have ended.
 
-    It owns the folder at whose socket clients wait while the recorder is restarted. ``record`` runs in the
-    recorder's process. ``recording`` is one to resume, None to start one. ``command`` is empty if only
+    It owns the folder at whose socket clients wait while the recorder is restarted. ``recorder`` records in
+    a process of its own. ``recording`` is one to resume, None to start one. ``command`` is empty if only
     signals and clients end the recording; it gets ``umask``, and the environment that ``arm`` returns for the
     recording. ``name`` is the command's in notices, its own if empty. ``needs_recording`` is whether it gets
-    SIGTERM when the recording ends before it. ``listener`` is where an HTTP server answers. ``first`` is the
-    connection of the client that started the recorder. ``why_ending`` returns why Slurm ends the job, as a
-    clause, or an empty text.
+    SIGTERM when the recording ends before it. ``first`` is the connection of the client that started the
+    recorder.
     """
 
-    record: Record
-    command: Sequence[str]
-    umask: int
-    why_ending: Callable[[], str]
+    recorder: Headless
+    command: Sequence[str] = ()
+    umask: int = 0o077
     arm: Callable[[OpenRecording], Mapping[str, str]] = lambda _recording: os.environ
     recording: OpenRecording | None = None
     name: str = ""
     needs_recording: bool = False
-    listener: Listener | None = None
     first: socket.socket | None = None
     exit_status: int = 0
     _listening: Listening = field(init=False)
-    _recorder: _Recorder | None = None
+    _pid: int = 0
+    _end: int = -1
     _command: subprocess.Popen[bytes] | None = None
     _pause_s: float = RESTART_S
     _started_at: float = 0.0
@@ -106,11 +94,11 @@ class BatchRun:
             status = self._start_recorder("")
             if status or self.recording is None:
                 return status or 1
-            if self.listener is not None and self.recording.path is not None:
-                self._start_server(self.listener, self.recording.uid)
+            if self.recorder.listener is not None and self.recording.path is not None:
+                self._start_server(self.recorder.listener, self.recording.uid)
             if self.command:
                 self._start_command(mask, self.arm(self.recording))
-            while self._recorder is not None or self._command is not None or self._restart_at is not None:
+            while self._pid or self._command is not None or self._restart_at is not None:
                 self._handle(self._next_signal())
             return self.exit_status
         finally:
@@ -138,7 +126,9 @@ class BatchRun:
             self._reap_command()
             self._reap_recorder()
             return
-        why = self.why_ending() if number == signal.SIGTERM and self._ends_at is None else ""
+        why, job = "", self.recorder.plan.job
+        if number == signal.SIGTERM and self._ends_at is None and job is not None:
+            why = Slurm().why_ending(job.label)
         reason = f"received {signal.Signals(number).name}" + (f": {why}" if why else "")
         if self._command is None:
             self._ends_at = None
@@ -169,7 +159,7 @@ class BatchRun:
             self._be_recorder(why_resumed, opened_write, end_read)
         os.close(opened_write)
         os.close(end_read)
-        self._recorder, self._started_at = _Recorder(pid, end_write), time.monotonic()
+        self._pid, self._end, self._started_at = pid, end_write, time.monotonic()
         if self.first is not None:  # of the first recorder only, as a client reconnects after its death
             self.first.close()
             self.first = None
@@ -197,9 +187,9 @@ class BatchRun:
                 os.write(opened_write, recording.uid.encode() + b"\0" + os.fsencode(recording.path or ""))
                 os.close(opened_write)
 
-            status = self.record(
-                RecorderStart(self.recording, why_resumed, opened, end, self._listening, self.first)
-            )
+            resumed = self.recording
+            start = RecorderStart(resumed, why_resumed, opened, end, self._listening, self.first)
+            status = self.recorder.record(start)
         except UserError as error:
             self._report_failure(str(error))
             status = error.exit_status
@@ -232,8 +222,7 @@ class BatchRun:
             os.setsid()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
             # Else the recorder wouldn't notice the death of its parent, nor clients that of both.
-            if self._recorder is not None:
-                os.close(self._recorder.end)
+            os.close(self._end)
             self._listening.socket.close()
             os.close(self._listening.lock)
             from gswarm_tui.run.http_server import serve_beside
@@ -284,27 +273,25 @@ class BatchRun:
             self._restart_at = None
             print_notice(f"the recording wasn't closed, as its recorder had died; {self._advice()}")
             self.exit_status = self.exit_status or int(not self.command)
-        if self._recorder is not None and self._recorder.end >= 0:
+        if self._end >= 0:
             with suppress(BrokenPipeError):
-                os.write(self._recorder.end, printable(reason).encode()[:4096])
-            os.close(self._recorder.end)
-            self._recorder.end = -1
+                os.write(self._end, printable(reason).encode()[:4096])
+            os.close(self._end)
+            self._end = -1
 
     def _forget_recorder(self) -> None:
-        if self._recorder is not None and self._recorder.end >= 0:
-            os.close(self._recorder.end)
-        self._recorder = None
+        if self._end >= 0:
+            os.close(self._end)
+        self._pid, self._end = 0, -1
 
     def _reap_recorder(self) -> None:
         """Restart the recorder if it died by itself; not if this process or a command ended it."""
-        if self._recorder is None:
-            return
-        pid, status = os.waitpid(self._recorder.pid, os.WNOHANG)
+        pid, status = os.waitpid(self._pid, os.WNOHANG) if self._pid else (0, 0)
         if pid == 0:
             return
         code = os.waitstatus_to_exitcode(status)
         stopped = code > 0 and code & STOPPED
-        was_ended = stopped or self._recorder.end < 0
+        was_ended = stopped or self._end < 0
         self._forget_recorder()
         if stopped:
             code &= ~STOPPED

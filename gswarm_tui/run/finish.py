@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import math
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import TextIO
 
 from gswarm_agent.frame import ERROR
@@ -70,7 +70,12 @@ async def finish(run: InterruptedRun, settings: Options, out: TextIO, *, abandon
     holding = {node: reason for node, reason in away.items() if node in known.answered}
     gone = answers.keys() - away.keys() - set(left)
     _report_lost(hub, recorder, gone & set(known.answered if known.awaited is None else known.awaited))
-    _report_unreachable(hub, holding, abandon=abandon)
+    for node, reason in holding.items():
+        if abandon:
+            message = f"the recording was closed without frames that it may hold: {reason}"
+            hub.publish(EventLogged(hub.now(), ABANDONED, ERROR, message, node))
+        else:
+            hub.warn(WAITING, f"it may hold frames that couldn't be fetched: {reason}", node)
     hub.flush()
     newest = [state.last_ts for state in hub.fleet.nodes.values() if state.last_ts is not None]
     newest += [event.at for event in hub.fleet.event_log if event.kind in KINDS_DURING_RUN]
@@ -119,16 +124,6 @@ def _report_lost(hub: Hub, recorder: FileWriter, nodes: Collection[str]) -> None
     for node in sorted(set(nodes) - accounted):
         last = max((life.last_at for life in lives if life.node == node and life.ts_ns), default=None)
         hub.publish(agent_data_lost(node, last, hub.started_at))
-
-
-def _report_unreachable(hub: Hub, holding: Mapping[str, str], *, abandon: bool) -> None:
-    """Publish which nodes may hold frames, and whether these frames are abandoned."""
-    for node, reason in holding.items():
-        if abandon:
-            message = f"the recording was closed without frames that it may hold: {reason}"
-            hub.publish(EventLogged(hub.now(), ABANDONED, ERROR, message, node))
-        else:
-            hub.warn(WAITING, f"it may hold frames that couldn't be fetched: {reason}", node)
 
 
 async def _still_kept(hub: Hub, options: Options, plan: Plan, uid: str) -> dict[str, str]:

@@ -177,7 +177,7 @@ class Headless:
         try:
             await self._control.start(start.first)
             if plan.job is not None:
-                tasks.append(asyncio.create_task(follow(hub, Slurm(), plan.job, self._note_job_end)))
+                tasks.append(asyncio.create_task(follow(hub, Slurm(), plan.job, self._end_with_job)))
             if start.first is None:
                 self._check_attended(RECONNECTED_S)
             report = self._report(recorder, await lifetime.run(self._wait(opened)))
@@ -251,7 +251,7 @@ class Headless:
 
     # The end
 
-    def _note_job_end(self) -> None:
+    def _end_with_job(self) -> None:
         self._job_ended = True
         self._check_attended()
 
@@ -295,12 +295,15 @@ class Headless:
 
     def _report(self, recorder: FileWriter | None, ended: RunResult) -> dict[str, Any]:
         """Print how the recording ended, and return it for clients: why, lines, problems, exit status."""
-        report: dict[str, Any] = {
-            "lines": [],
-            "problems": self._problems(ended),
-            "next": "",
-            "why": self._why,
-        }
+        problems = [f"{ended.problem} (log: {self._log})"] if ended.problem else []
+        if ended.status is not None and ended.status.error:
+            problems.append(f"the recording is incomplete: {ended.status.error} (log: {self._log})")
+        if ended.status is not None and ended.holding:
+            problems.append(
+                f"{hosts.fold(ended.holding)} may hold frames that couldn't be fetched; `gswarm-tui recover "
+                f"{self.uid[:8]} --finish --db {shlex.quote(ended.status.path)}` tries again"
+            )
+        report: dict[str, Any] = {"lines": [], "problems": problems, "next": "", "why": self._why}
         report["status"] = 1 if report["problems"] else 0
         if recorder is not None and ended.status is not None:
             note = self._write_note(recorder.path)
@@ -350,19 +353,6 @@ class Headless:
         """Return in the parent process what the rules found, as labels and texts."""
         lines: list[list[str]] = json.loads(bytes(self._note).rstrip(b"\0") or b"[]")
         return lines
-
-    def _problems(self, ended: RunResult) -> list[str]:
-        """Return a sentence for each failure of a run."""
-        problems = [f"{ended.problem} (log: {self._log})"] if ended.problem else []
-        if (status := ended.status) is not None:
-            if status.error:
-                problems.append(f"the recording is incomplete: {status.error} (log: {self._log})")
-            if ended.holding:
-                problems.append(
-                    f"{hosts.fold(ended.holding)} may hold frames that couldn't be fetched; `gswarm-tui "
-                    f"recover {self.uid[:8]} --finish --db {shlex.quote(status.path)}` tries again"
-                )
-        return problems
 
     # What it prints
 

@@ -25,8 +25,6 @@ from gswarm_tui.server.tokens import WATCH, Tokens, are_replaced, check_folder, 
 
 if TYPE_CHECKING:
     from gswarm_tui.control.recorder import Route
-    from gswarm_tui.server.web import WebServer
-
 ENDED_EVERY_S = 1.0
 """Time between two checks whether the tokens were removed, by the recording's end or by the user."""
 
@@ -151,18 +149,17 @@ async def _serve_screens(
     access = BrowserAccess(tokens, url_of(settings, listening))
     server = WebServer(access, ("attach", head.uid), title, settings)
     call_at_signals(server.end)
-    watching = asyncio.create_task(_close_at_end(server, tokens))
+
+    async def close_at_end() -> None:
+        while not are_replaced(tokens):  # noqa: ASYNC110 - files give no events
+            await asyncio.sleep(ENDED_EVERY_S)
+        if any(each.uid == tokens.uid for each in running_heads(os.environ)):
+            print_notice("the tokens of this recording were removed; recording continues")
+            await server.close("This link was withdrawn; recording continues.")
+        else:
+            print_notice("the recording ended")
+            await server.close("The recording has ended.")
+
+    watching = asyncio.create_task(close_at_end())
     await server.run(listening)
     watching.cancel()
-
-
-async def _close_at_end(server: WebServer, tokens: Tokens) -> None:
-    """Close the server with the reason once the tokens were removed."""
-    while not are_replaced(tokens):  # noqa: ASYNC110 - files give no events
-        await asyncio.sleep(ENDED_EVERY_S)
-    if any(each.uid == tokens.uid for each in running_heads(os.environ)):
-        print_notice("the tokens of this recording were removed; recording continues")
-        await server.close("This link was withdrawn; recording continues.")
-    else:
-        print_notice("the recording ended")
-        await server.close("The recording has ended.")

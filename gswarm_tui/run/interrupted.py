@@ -121,7 +121,13 @@ def choose(found: Sequence[InterruptedRun], unreadable: Sequence[str], wanted: s
 def show(found: Sequence[InterruptedRun], unreadable: Sequence[str], out: TextIO, where: Path) -> int:
     """Print each interrupted recording ``where`` it was searched; contact nobody; return the exit status."""
     for run in found:
-        print(printable(_headline(run)), file=out)
+        known = run.interrupted
+        until = f"{datetime.fromtimestamp(known.last_at).astimezone():%H:%M:%S}"
+        nodes = hosts.fold(known.nodes) if known.nodes else "no nodes"
+        names = ", ".join(clean(name, 40) for name in known.sessions)
+        sessions = f"sessions {names}" if names else "no sessions"
+        line = f"{short_id(known)}  {began(known)} to {until}, {nodes}, {sessions}, in {run.path}"
+        print(printable(clean(line, 400)), file=out)
     for reason in unreadable:
         print(printable(f"skipped: {reason}"), file=out)
     if found:
@@ -130,15 +136,6 @@ def show(found: Sequence[InterruptedRun], unreadable: Sequence[str], out: TextIO
         otherwise = "otherwise " if unreadable else ""
         print(printable(f"{otherwise}nothing to recover in {where}; --db names another file"), file=out)
     return 0
-
-
-def _headline(run: InterruptedRun) -> str:
-    known = run.interrupted
-    until = f"{datetime.fromtimestamp(known.last_at).astimezone():%H:%M:%S}"
-    nodes = hosts.fold(known.nodes) if known.nodes else "no nodes"
-    names = ", ".join(clean(name, 40) for name in known.sessions)
-    sessions = f", sessions {names}" if names else ", no sessions"
-    return clean(f"{short_id(known)}  {began(known)} to {until}, {nodes}{sessions}, in {run.path}", 400)
 
 
 async def query_all(options: Options, plan: Plan, uid: str) -> dict[str, NodeStatus | LaunchError]:

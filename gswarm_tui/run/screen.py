@@ -14,16 +14,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gswarm_tui.common.errors import UserError, print_notice, printable
+from gswarm_tui.control import registry
+from gswarm_tui.control.client import Head, running_heads
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build, event_loop, log_file
 from gswarm_tui.run.lifetime import delay_garbage_collection, return_freed_arrays
-from gswarm_tui.run.plan import require_terminal, title
+from gswarm_tui.run.plan import Plan, require_terminal, title
 from gswarm_tui.run.start import recorder_log, start_recorder
 from gswarm_tui.run.starter import report_recorder
 
 if TYPE_CHECKING:
     from gswarm_tui.analysis.queries import RecordingQueries
-    from gswarm_tui.control.client import Head
     from gswarm_tui.control.recorder import Recorder, Route
     from gswarm_tui.run.headless import Headless, OpenRecording
     from gswarm_tui.tui.app import GswarmApp
@@ -59,12 +60,13 @@ async def _record_and_show(headless: Headless, uid: str, connection: socket.sock
     from gswarm_tui.control.routes import SocketRoute, recording_head
 
     options, plan = headless.options, headless.plan
+    why_not_detached = "" if options.record else "nothing is recorded; start gswarm-tui without --no-record"
+    if options.demo is not None:
+        why_not_detached = "simulated nodes end with this screen; use gswarm-tui record --demo instead"
     route = SocketRoute(os.environ, partial(recording_head, uid, os.environ), connection)
     client = Recorder(route, screen=True, nodes=plan.nodes)
     client.uid = uid
-    app = _app(
-        client, route, options, plan.title, starts_it=True, why_not_detached=_why_not_detached(options)
-    )
+    app = _app(client, route, options, plan.title, starts_it=True, why_not_detached=why_not_detached)
     status = await _show(client, app)
     # The screen ended because its terminal is gone or because it failed.
     if app.return_value == LEFT or status:
@@ -79,6 +81,27 @@ async def _record_and_show(headless: Headless, uid: str, connection: socket.sock
         )
         return status
     return _print_report(client, uid) or status
+
+
+def find_running(options: Options, plan: Plan, environ: Mapping[str, str]) -> Head | None:
+    """Return a recorder here that records the same file, or without a named file the same job or nodes.
+
+    One on another host is named in a notice.
+    """
+    for head in running_heads(environ):
+        if head.hangs or head.path is None:
+            continue
+        same = head.of_job(plan.job_id) if plan.job is not None else set(head.nodes) == set(plan.nodes)
+        if head.records(options.db) if options.db is not None else same:
+            return head
+    for note in registry.remote_notes():
+        same = note.job == plan.label if plan.job is not None else set(note.nodes) == set(plan.nodes)
+        if options.db is None and same:
+            print_notice(
+                f"another gswarm-tui records the same nodes on {note.host}: gswarm-tui attach "
+                f"{shlex.quote(f'{note.host}:{note.uid[:8]}')} shows it"
+            )
+    return None
 
 
 def attach_instead(head: Head, options: Options, environ: Mapping[str, str]) -> int:
@@ -215,12 +238,6 @@ def _app(
         history=QueryHistory(None if client.read_only else history_path()),  # it is the recorder's user's
         write_files=write_files if recorded else None,
     )
-
-
-def _why_not_detached(options: Options) -> str:
-    if options.demo is not None:
-        return "simulated nodes end with this screen; use gswarm-tui record --demo instead"
-    return "" if options.record else "nothing is recorded; start gswarm-tui without --no-record"
 
 
 def _terminal_is_gone() -> bool:

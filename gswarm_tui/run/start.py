@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-from functools import partial
 from pathlib import Path
 
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.paths import state_folder
 from gswarm_tui.run.batch import BatchRun
 from gswarm_tui.run.headless import Headless, OpenRecording
-from gswarm_tui.slurm.jobs import Slurm
 
 
 def recorder_log(uid: str) -> Path:
@@ -35,11 +33,7 @@ def start_recorder(headless: Headless, recording: OpenRecording | None = None) -
         ours.close()
         os.setsid()
         _leave_terminal(recording.uid if recording is not None else headless.uid)
-        job = headless.plan.job
-        why_ending = partial(Slurm().why_ending, job.label) if job else str
-        batch = BatchRun(headless.record, (), 0o077, why_ending, recording=recording, first=theirs)
-        batch.listener = headless.listener
-        status = batch.run()
+        status = BatchRun(headless, recording=recording, first=theirs).run()
     finally:
         os._exit(status)
 

@@ -16,13 +16,14 @@ import pytest
 from gswarm_tui.analysis import periods
 from gswarm_tui.cli import main
 from gswarm_tui.commands.recording_choice import SessionReference, parse_words
-from gswarm_tui.commands.replay import add_past_session, open_player, run
+from gswarm_tui.commands.replay import open_player, run
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
 from gswarm_tui.fleet.node import Standing
 from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.store.recording.past_session import add_session
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
 
 ROW = gpu_row(util_pct=50)
@@ -103,7 +104,7 @@ def test_session_is_added_through_a_link(path: Path) -> None:
     link = path.parent / "newest.duckdb"
     link.symlink_to(path)
     with closing(FileSource(link)) as source:
-        add_past_session(source, 1, "part", T0 + 10, T0 + 20)
+        add_session(source, 1, "part", T0 + 10, T0 + 20)
         assert open_player(source, "part")
     assert link.is_symlink()
 
@@ -124,7 +125,7 @@ def test_replay_needs_a_terminal(path: Path) -> None:
 
 
 def test_session_is_added_to_the_open_file(source: FileSource) -> None:
-    add_past_session(source, 1, "the quick part", T0 + 10.5, T0 + 20.25)
+    add_session(source, 1, "the quick part", T0 + 10.5, T0 + 20.25)
     found = {one.name: one for one in periods.load_sessions(source)}
     assert set(found) == {"train", "nothing", "the quick part"}
     added = found["the quick part"]
@@ -147,6 +148,6 @@ def test_session_is_not_added_while_another_program_has_the_file(source: FileSou
         assert holder.stdout is not None
         holder.stdout.readline()
         with pytest.raises(StoreError, match="is in use by"):
-            add_past_session(source, 1, "late", T0 + 10, T0 + 20)
+            add_session(source, 1, "late", T0 + 10, T0 + 20)
         holder.communicate("\n")
     assert len(periods.load_sessions(source)) == 2, "the file is open for reading again"

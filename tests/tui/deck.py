@@ -10,10 +10,10 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from gswarm_tui.commands.replay import add_past_session, change_past_session, dismiss_past_finding
 from gswarm_tui.playback.player import Player, Playhead
 from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.store.recording.past_session import add_session, change_session, dismiss_finding
 from gswarm_tui.tui.replay import ReplayApp
 from gswarm_tui.tui.viewer import Viewer
 from tests.tui.scene import BEGINNING
@@ -51,9 +51,9 @@ class Deck:
         self.player = Player(replay, self.head, self.clock, in_thread)
         self._unread = self.player.timeline
         writes = (
-            partial(add_past_session, source, 1),
-            partial(change_past_session, source),
-            partial(dismiss_past_finding, source),
+            partial(add_session, source, 1),
+            partial(change_session, source),
+            partial(dismiss_finding, source),
         )
         self.app = ReplayApp(self.player, "run.duckdb", *writes, title=title, timezone=UTC)
 
