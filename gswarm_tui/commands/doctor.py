@@ -12,7 +12,7 @@ from gswarm_tui.common.errors import printable
 from gswarm_tui.common.quantities import DASH, mebibytes, same_units
 from gswarm_tui.doctor.checks import checks, subject
 from gswarm_tui.doctor.report import DoctorReport, NodeReport
-from gswarm_tui.options.arguments import Options, parse_doctor
+from gswarm_tui.options.arguments import parse_doctor
 
 INTERRUPTED = 130
 HEADS = ("node", "connection", "Python", "GPUs", "driver", "CUDA", "clock", "spool free")
@@ -22,35 +22,28 @@ _FREE = HEADS.index("spool free")
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print the report and return the exit status: 1 if something needs fixing. Raises UserError."""
     options, chosen = parse_doctor(args, environ)
-    from gswarm_tui.run import log_file
+    from gswarm_tui.doctor.local import check_here
+    from gswarm_tui.run import event_loop, log_file
+    from gswarm_tui.run.doctor import examine
+    from gswarm_tui.run.plan import NoNodesError, resolve_nodes
 
     log_file.begin()
-    report = _examine(options, environ, chosen.timeout)
-    if report is None:
+    here, label = check_here(environ, Path()), ""
+    nodes: list[NodeReport] | None = []
+    try:
+        plan = resolve_nodes(options, environ)
+    except NoNodesError as error:
+        here = dataclasses.replace(here, notes=(*here.notes, f"only this machine was checked: {error}"))
+    else:
+        label, nodes = plan.label, event_loop.run(examine(options, plan, chosen.timeout))
+    if nodes is None:
         return INTERRUPTED
+    report = DoctorReport(label, here, tuple(nodes), checks(here, nodes))
     if chosen.json:
         print(json.dumps(report.as_json(), indent=2, ensure_ascii=sys.stdout.isatty(), allow_nan=False))
     else:
         _print(report)
     return 1 if report.to_fix else 0
-
-
-def _examine(options: Options, environ: Mapping[str, str], limit_s: float) -> DoctorReport | None:
-    from gswarm_tui.doctor.local import check_here
-    from gswarm_tui.run import event_loop
-    from gswarm_tui.run.doctor import examine
-    from gswarm_tui.run.plan import NoNodesError, resolve_nodes
-
-    here = check_here(environ, Path())
-    try:
-        plan = resolve_nodes(options, environ)
-    except NoNodesError as error:
-        here = dataclasses.replace(here, notes=(*here.notes, f"only this machine was checked: {error}"))
-        return DoctorReport("", here, (), checks(here, ()))
-    nodes = event_loop.run(examine(options, plan, limit_s))
-    if nodes is None:
-        return None
-    return DoctorReport(plan.label, here, tuple(nodes), checks(here, nodes))
 
 
 def _print(report: DoctorReport) -> None:

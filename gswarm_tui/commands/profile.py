@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gswarm_tui.commands.recording_choice import SUFFIX
@@ -51,9 +52,13 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         return 0
     if options.imports and options.db is not None and options.db.exists() and not is_database(options.db):
         raise UserError(f"--db: {printable(str(options.db))} isn't a recording; name another file.")
-    result, recording = _profile(options, environ)
+    if not (options.allocates or options.run.jump or options.job):
+        options = options._replace(job=environ.get("SLURM_JOB_ID") or None)
+    sessions = _Sessions(options, environ)
+    profiled = (profile_there if options.run.jump else run_profile)(options, sessions.running)
+    result = until_signal(profiled, _after(options))
     if options.imports:
-        db = options.db or recording or options.output / f"profile-job{result.job}{SUFFIX}"
+        db = options.db or sessions.recording or options.output / f"profile-job{result.job}{SUFFIX}"
         _import(result, db, options, environ)
     return result.status
 
@@ -95,29 +100,17 @@ def _environ_after(setup: str, environ: Mapping[str, str]) -> Mapping[str, str]:
     return dict(pair.split("=", 1) for pair in done.stdout.split("\0") if "=" in pair) or environ
 
 
-def _profile(options: ProfileOptions, environ: Mapping[str, str]) -> tuple[ProfileResult, Path | None]:
-    """Run the command; return the result, and the running recording that has it as a session, if any."""
-    if not (options.allocates or options.run.jump or options.job):
-        options = options._replace(job=environ.get("SLURM_JOB_ID") or None)
-    sessions = _Sessions(options, environ)
-    if options.run.jump:
-        work = profile_there(options, sessions.running)
-    else:
-        work = run_profile(options, sessions.running)
-    return until_signal(work, _after(options)), sessions.recording
-
-
 def _after(options: ProfileOptions) -> str:
     return GIVEN_BACK if options.job is None else f"stopped; job {options.job} continues."
 
 
+@dataclass(frozen=True)
 class _Sessions:
     """The session of this run in each running recording of its nodes."""
 
-    def __init__(self, options: ProfileOptions, environ: Mapping[str, str]) -> None:
-        self._options = options
-        self._environ = environ
-        self._sessions: list[tuple[Head, str]] = []
+    options: ProfileOptions
+    environ: Mapping[str, str]
+    _sessions: list[tuple[Head, str]] = field(default_factory=list, init=False)
 
     @property
     def recording(self) -> Path | None:
@@ -127,10 +120,10 @@ class _Sessions:
     @contextlib.contextmanager
     def running(self, job: Job) -> Iterator[None]:
         """Start it, with an event that says what runs and what it costs; stop it at the end of the block."""
-        tool = self._options.tool
-        name = f"{tool}-{Path(self._options.command[0]).name}-job{job.label}"[:MAX_NAME]
-        message = f"{tool} profiles {command_line(self._options.command)} on {fold(job.nodes)}: {COSTS[tool]}"
-        for head in running_heads(self._environ):
+        tool, command = self.options.tool, self.options.command
+        name = f"{tool}-{Path(command[0]).name}-job{job.label}"[:MAX_NAME]
+        message = f"{tool} profiles {command_line(command)} on {fold(job.nodes)}: {COSTS[tool]}"
+        for head in running_heads(self.environ):
             if head.path is None or not (head.of_job(job.label) or set(head.nodes) & set(job.nodes)):
                 continue
             try:

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -36,7 +35,11 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     from gswarm_tui.run.plan import resolve_nodes
 
     plan = resolve_nodes(options, environ)
-    _check_report(chosen, options.db, environ)
+    if (report := chosen.report) is not None:
+        if report.suffix.lower() not in (".html", ".htm"):
+            raise UserError(f"--report: {report} doesn't end in .html; name an HTML file.")
+        force = chosen.force or environ.get("SLURM_RESTART_COUNT", "0") != "0"  # the job was requeued
+        check_output_file(report, force=force, recording=options.db or Path(), option="--report")
     job = plan.job
     usual = Path(chosen.command[0]).name if chosen.command else job and job.name
     name = printable(chosen.name or usual or "recording")[:MAX_NAME]
@@ -63,8 +66,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
             print(file=sys.stderr)
             print_labelled(note, sys.stderr, None if sys.stderr.isatty() else _MAIL_COLUMNS)
-        if chosen.report is not None:
-            _print("report", db, "-o", str(chosen.report), "--force", "--", session)
+        if report is not None:
+            _print("report", db, "-o", str(report), "--force", "--", session)
     return status
 
 
@@ -92,18 +95,6 @@ def _session(uid: str, path: Path, name: str) -> str:
     except (StoreError, QueryError):
         return name  # the commands that read the file print why they can't
     return name if number is None else str(number)
-
-
-def _check_report(chosen: Namespace, db: Path | None, environ: Mapping[str, str]) -> None:
-    """Refuse a report's file that can't be written. Raises UserError."""
-    if chosen.report is None:
-        return
-    if chosen.report.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"--report: {chosen.report} doesn't end in .html; name an HTML file.")
-    requeued = environ.get("SLURM_RESTART_COUNT", "0") != "0"
-    check_output_file(
-        chosen.report, force=chosen.force or requeued, recording=db or Path(), option="--report"
-    )
 
 
 def _print(*words: str) -> None:

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 PLAN_VARIABLE, RECORDING_VARIABLE = "GSWARM_TRIAL_PLAN", "GSWARM_TRIAL_RECORDING"
 """Variables with the plan and the uid of the recording, for this program's own processes alone."""
 INTERRUPTED_TEXT = "the trial was interrupted, and its step has ended."
-PARENT_EVERY_S = 0.5
 MOST_SHOWN = 80
 
 
@@ -167,22 +166,9 @@ def _drive(plan: TrialPlan, options: Namespace, environ: Mapping[str, str]) -> i
     recorder = TrialRecorder(os.environ.pop(RECORDING_VARIABLE), environ)
 
     async def drive() -> int:
-        watching = asyncio.create_task(_end_with_parent(asyncio.current_task()))
-        try:
-            await recorder.carry_out(LogEvent(TRIAL_PLANNED, *plan_texts(plan)))
-            path = (await recorder.recording()).absolute()
-            driver = TrialDriver(plan, recorder, path.with_name(f"{path.stem}-trial"))
-            return 1 if await driver.run(_job(options, environ)) else 0
-        finally:
-            watching.cancel()
+        await recorder.carry_out(LogEvent(TRIAL_PLANNED, *plan_texts(plan)))
+        path = (await recorder.recording()).absolute()
+        driver = TrialDriver(plan, recorder, path.with_name(f"{path.stem}-trial"))
+        return 1 if await driver.run(_job(options, environ)) else 0
 
     return until_signal(drive(), INTERRUPTED_TEXT, StoppedTrialError.exit_status)
-
-
-async def _end_with_parent(task: asyncio.Task[object] | None) -> None:
-    """Cancel a task when the process that started this one is killed."""
-    parent = os.getppid()
-    while os.getppid() == parent:  # noqa: ASYNC110 - another process
-        await asyncio.sleep(PARENT_EVERY_S)
-    if task is not None:
-        task.cancel()

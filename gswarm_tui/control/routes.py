@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 from gswarm_tui.common.processes import LastLine, own_command_there, pipes
 from gswarm_tui.control.client import Head, NoHeadError, running_heads
@@ -18,32 +19,28 @@ NOISE_MOST = 64 * 1024
 ENDS_S = 2.0
 
 
+@dataclass(eq=False)
 class SocketRoute:
     """Route to a recorder on this host; ``choose`` returns its head, or raises UserError or RecorderError.
 
     ``first`` is a connection that was made already, for the first time.
     """
 
+    environ: Mapping[str, str]
+    choose: Callable[[], Head]
+    first: socket.socket | None = None
     place = ""
-
-    def __init__(
-        self, environ: Mapping[str, str], choose: Callable[[], Head], first: socket.socket | None = None
-    ) -> None:
-        self._environ = environ
-        self._choose = choose
-        self._first = first
 
     async def connect(self, uid: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to the recording's socket. Raises RecorderError; of the first choice, UserError."""
-        connection, self._first = self._first, None
+        connection, self.first = self.first, None
         if connection is None:
             connection = await asyncio.to_thread(self._connect, uid)
             connection.setblocking(False)
         return await asyncio.open_unix_connection(sock=connection)
 
     def _connect(self, uid: str) -> socket.socket:
-        head = recording_head(uid, self._environ) if uid else self._choose()
-        return head.connect()
+        return (recording_head(uid, self.environ) if uid else self.choose()).connect()
 
     async def why_closed(self) -> str:
         """Return nothing: the end of a socket has no reason."""

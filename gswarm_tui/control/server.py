@@ -8,6 +8,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -45,6 +46,7 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class ControlServer:
     """Server for a recorder's clients; ``recording`` is None without a recording.
 
@@ -53,36 +55,25 @@ class ControlServer:
     their Slurm job.
     """
 
-    def __init__(
-        self,
-        hub: Hub,
-        recording: FileWriter | None,
-        listening: registry.Listening,
-        environ: Mapping[str, str],
-        *,
-        uid: str,
-        end: Callable[[str], None] = lambda _why: None,
-        detach: Callable[[], None] = lambda: None,
-        attended: Callable[[], None] = lambda: None,
-        label: str = "",
-        job_id: str = "",
-    ) -> None:
-        self._hub = hub
-        self._recording = recording
-        self._executor = Executor(hub, recorded=recording is not None)
-        self._end = end
-        self._detach = detach
-        self._label = label
-        self._job_id = job_id
-        self._uid = uid
-        self._environ = environ
-        self._listening = listening
+    hub: Hub
+    recording: FileWriter | None
+    listening: registry.Listening
+    environ: Mapping[str, str]
+    _: KW_ONLY
+    uid: str
+    end: Callable[[str], None] = lambda _why: None
+    detach: Callable[[], None] = lambda: None
+    attended: Callable[[], None] = lambda: None
+    label: str = ""
+    job_id: str = ""
+
+    def __post_init__(self) -> None:
+        self._executor = Executor(self.hub, recorded=self.recording is not None)
         self._note = self._leave_note()
         self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._clients: set[asyncio.Task[None]] = set()
-        self._attended = attended
-        self._viewers = Viewers(hub, self._describe, attended)
+        self._viewers = Viewers(self.hub, self._describe, self.attended)
         self._queries = 0
         # Not asyncio's shared threads: they are few, and closing the recording needs one. A query needs one
         # thread to run and one to cancel it.
@@ -98,34 +89,34 @@ class ControlServer:
         if first is not None:
             streams = await asyncio.open_unix_connection(sock=first, limit=1 << 16)
             serving = asyncio.create_task(self._accept(*streams), name="first client")
-            serving.add_done_callback(lambda _: self._attended())
+            serving.add_done_callback(lambda _: self.attended())
             self._tasks.append(serving)
         await self._listen()
         self._tasks.append(asyncio.create_task(self._stay_reachable()))
 
     async def _listen(self) -> None:
-        listening = self._listening.socket
+        listening = self.listening.socket
         listening.setblocking(False)
         self._server = await asyncio.start_unix_server(self._accept, sock=listening, limit=1 << 16)
 
     def _leave_note(self) -> Path | None:
         """Note where the recorder is for this user's other machines."""
-        if self._recording is None:
+        if self.recording is None:
             return None
-        name, nodes = self._listening.folder.name, list(self._hub.fleet.nodes)
-        return registry.leave_note(name, self._recording.path, self._uid, self._label, nodes)
+        name, nodes = self.listening.folder.name, list(self.hub.fleet.nodes)
+        return registry.leave_note(name, self.recording.path, self.uid, self.label, nodes)
 
     async def _stay_reachable(self) -> None:
         """Listen in another folder when this one is removed, as a runtime folder is at its user's logout."""
         while True:
-            if SOCKET not in self._listening.folder.names():
+            if SOCKET not in self.listening.folder.names():
                 try:
-                    new = registry.Listening.open(registry.parent_folders(self._environ))
+                    new = registry.Listening.open(registry.parent_folders(self.environ))
                 except OSError as error:
                     _LOG.warning("commands don't reach this process: %s", error)
                 else:
                     self._stop_listening()
-                    self._listening = new
+                    self.listening = new
                     self._note = self._leave_note()
                     await self._listen()
             await asyncio.sleep(REACHABLE_EVERY_S)
@@ -135,7 +126,7 @@ class ControlServer:
             self._server.close()
         if self._note is not None:
             self._note.unlink(missing_ok=True)
-        self._listening.close()
+        self.listening.close()
 
     async def close(self, report: Mapping[str, Any] | None = None) -> None:
         """Disconnect all clients and remove the socket; viewers get the report of the end, if any."""
@@ -179,8 +170,8 @@ class ControlServer:
                 want = request.get("want") if request.get("version") == VERSION else None
                 if want == "view":
                     self._viewers.add(client, request)
-                elif want == "import" and self._recording is not None:
-                    await serve_import(self._recording, request, reader, writer)
+                elif want == "import" and self.recording is not None:
+                    await serve_import(self.recording, request, reader, writer)
                     return
                 else:
                     self._start(client, request)
@@ -222,12 +213,12 @@ class ControlServer:
                 case "arrays":
                     await self._arrays(request, send)
                 case "status":
-                    path = None if self._recording is None else self._recording.path
-                    await send(encode(head_status(self._hub, path, self._uid, self._label)))
+                    path = None if self.recording is None else self.recording.path
+                    await send(encode(head_status(self.hub, path, self.uid, self.label)))
                 case "nodes":
-                    await send(encode({"nodes": node_rows(self._hub)}))
+                    await send(encode({"nodes": node_rows(self.hub)}))
                 case "trace":
-                    tracing = self._hub.tracing
+                    tracing = self.hub.tracing
                     await send(encode({} if tracing is None else tracing.state()))
                 case _ if read_only:
                     raise IntentError("this screen is read-only")
@@ -242,24 +233,24 @@ class ControlServer:
         if (intent := read_intent(request)) is None:
             raise IntentError("the running gswarm-tui doesn't know this request")
         result = self._executor.carry_out(intent)
-        self._hub.flush()  # viewers show the change before the reply
+        self.hub.flush()  # viewers show the change before the reply
         if isinstance(intent, StopSession) and intent.wait:
             result = await self._await_samples(result)
-        if self._recording is not None:
+        if self.recording is not None:
             # The client may leave meanwhile, which must not cancel the commit itself.
-            await asyncio.shield(asyncio.wrap_future(self._recording.commit()))
+            await asyncio.shield(asyncio.wrap_future(self.recording.commit()))
         if isinstance(intent, Detach):
-            self._detach()
+            self.detach()
         try:
             await send(encode(result))
         finally:
             if isinstance(intent, StopRecording):
-                self._end(intent.why)
+                self.end(intent.why)
 
     async def _await_samples(self, result: dict[str, Any]) -> dict[str, Any]:
         """Return stopped sessions when the samples at their end are in, or after a limited time."""
         flushed = asyncio.Event()
-        self._hub.flushed.append(flushed.set)
+        self.hub.flushed.append(flushed.set)
         try:
             async with asyncio.timeout(LAST_SAMPLE_S):
                 while any(each["provisional"] for each in result["stopped"]):
@@ -269,7 +260,7 @@ class ControlServer:
         except TimeoutError:
             pass
         finally:
-            self._hub.flushed.remove(flushed.set)
+            self.hub.flushed.remove(flushed.set)
         return result
 
     @staticmethod
@@ -281,12 +272,12 @@ class ControlServer:
 
     def _describe(self) -> dict[str, Any]:
         """Return what viewers have to know about the recording."""
-        recording = self._recording
+        recording = self.recording
         return {
-            "label": self._label,
-            "job_id": self._job_id,
+            "label": self.label,
+            "job_id": self.job_id,
             "path": "" if recording is None else str(recording.path),
-            "uid": self._uid,
+            "uid": self.uid,
             "recording_id": 0 if recording is None else recording.recording_id,
         }
 
@@ -314,14 +305,14 @@ class ControlServer:
     async def _source(self, request: dict[str, Any]) -> AsyncIterator[tuple[ArraySource, str, list[Any]]]:
         """Return the source that runs a request's query, its SQL and its values; cancel it at the end."""
         sql, values = request.get("sql"), request.get("values")
-        if self._recording is None:
+        if self.recording is None:
             raise QueryError("this gswarm-tui records nothing, so it can't run queries")
         if not isinstance(sql, str) or not isinstance(values, list):
             raise QueryError("a query needs SQL and values")
         if self._queries >= MAX_QUERIES:
             _LOG.warning("a query was refused: %d are running or queued", self._queries)
             raise QueryError(f"{self._queries} queries are running or queued; try again when one has ended")
-        source = self._recording.queries()
+        source = self.recording.queries()
         self._queries += 1
         try:
             yield source, sql, values

@@ -12,11 +12,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from gswarm_tui.control.messages import MAX_STREAMED, MessageError, encode
 from gswarm_tui.fleet.event_codec import encode_event
-from gswarm_tui.fleet.events import Event, RecorderStatus
+from gswarm_tui.fleet.events import Event
 from gswarm_tui.fleet.replica import fleet_state, node_history
 from gswarm_tui.link.hub import Hub
 
@@ -70,21 +71,20 @@ class Client:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+@dataclass(eq=False)
 class Viewers:
     """All viewers of a hub; ``description`` returns facts about the recording, sent first.
 
     ``attended`` is called when a screen comes or goes.
     """
 
-    def __init__(
-        self, hub: Hub, description: Callable[[], Mapping[str, Any]], attended: Callable[[], None]
-    ) -> None:
-        self._hub = hub
-        self._description = description
-        self._attended = attended
+    hub: Hub
+    description: Callable[[], Mapping[str, Any]]
+    attended: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._streams: list[Client] = []
         self._events: Sequence[Event] = ()
-        self._status: RecorderStatus | None = None
 
     @property
     def screens(self) -> int:
@@ -107,11 +107,11 @@ class Viewers:
             raise MessageError(f"{len(self._streams)} viewers are attached; close one first")
         client.screen, client.read_only = bool(request.get("screen")), bool(request.get("read_only"))
         if not self._streams:
-            self._hub.sinks.append(self)
-            self._hub.flushed.append(self._flushed)
+            self.hub.sinks.append(self)
+            self.hub.flushed.append(self._flushed)
         self._streams.append(client)
-        self._attended()
-        self._hub.flush()
+        self.attended()
+        self.hub.flush()
 
     def remove(self, client: Client) -> None:
         """Send a client no more events, if it is a viewer."""
@@ -119,9 +119,9 @@ class Viewers:
             return
         self._streams.remove(client)
         if not self._streams:
-            self._hub.sinks.remove(self)
-            self._hub.flushed.remove(self._flushed)
-        self._attended()
+            self.hub.sinks.remove(self)
+            self.hub.flushed.remove(self._flushed)
+        self.attended()
 
     # The stream
 
@@ -156,7 +156,7 @@ class Viewers:
 
     def _progress(self) -> dict[str, Any]:
         """Return the head's time and the recorder's state."""
-        state, now = self._hub.recorder, self._hub.now()
+        state, now = self.hub.recorder, self.hub.now()
         if state is None:
             return {"now": now, "recorder": None}
         counts = state.rows, state.file_bytes, state.waiting
@@ -165,7 +165,7 @@ class Viewers:
     def _restart(self, stream: Client) -> None:
         """Send the state of the fleet, and then the histories of its nodes."""
         stream.following = True
-        state = {**self._description(), "started_at": self._hub.started_at, **fleet_state(self._hub.fleet)}
+        state = {**self.description(), "started_at": self.hub.started_at, **fleet_state(self.hub.fleet)}
         stream.writer.write(encode({"state": state, **self._progress()}))
         if stream.history is not None:
             stream.history.cancel()
@@ -173,20 +173,20 @@ class Viewers:
 
     async def _send_history(self, stream: Client) -> None:
         """Send all nodes' histories, as fast as the viewer reads."""
-        names = list(self._hub.fleet.nodes)
+        names = list(self.hub.fleet.nodes)
         with suppress(OSError):
             while names:
                 await stream.writer.drain()
                 if not stream.following:
                     return
                 # What the fleet has applied must be sent before, or the viewer would add it once more.
-                self._hub.flush()
+                self.hub.flush()
                 stream.writer.write(encode({"history": list(self._histories(names))}))
 
     def _histories(self, names: list[str]) -> Iterator[list[Any]]:
         """Take names off the list and yield their histories, up to about ``HISTORY_BYTES``."""
         size = 0
         while names and size < HISTORY_BYTES:
-            if (history := node_history(self._hub.fleet.nodes[names.pop(0)])) is not None:
+            if (history := node_history(self.hub.fleet.nodes[names.pop(0)])) is not None:
                 size += sum(len(part) for parts in history[1:] for part in parts)
                 yield history

@@ -16,7 +16,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from gswarm_tui.fleet.events import Event, FindingChanged
-from gswarm_tui.fleet.findings import NOTE, Finding
+from gswarm_tui.fleet.findings import NOTE
 from gswarm_tui.printing.json_output import finding_object
 
 LIMIT_S = 2.0
@@ -54,21 +54,18 @@ class Announcements:
     def submit(self, events: Sequence[Event]) -> None:
         """Queue the findings among the events; those that find no place are dropped."""
         for event in events:
-            if isinstance(event, FindingChanged) and self._is_due(event.at, event.finding):
+            if not isinstance(event, FindingChanged):
+                continue
+            finding = event.finding
+            whom = finding.kind, finding.node, finding.gpu
+            lately = event.at - self._sent_at.get(whom, -AGAIN_S) < AGAIN_S
+            if finding.severity != NOTE and finding.until is None and not (finding.dismissed or lately):
+                self._sent_at[whom] = event.at
                 # Slack and Mattermost show "text".
-                text = f"gswarm-tui: {event.finding.severity}: {event.finding.sentence}"
-                message = {"text": text, **self._about, "finding": finding_object(event.finding)}
+                text = f"gswarm-tui: {finding.severity}: {finding.sentence}"
+                message = {"text": text, **self._about, "finding": finding_object(finding)}
                 with suppress(queue.Full):
                     self._waiting.put_nowait(json.dumps(message).encode())
-
-    def _is_due(self, now: float, finding: Finding) -> bool:
-        if finding.severity == NOTE or finding.until is not None or finding.dismissed:
-            return False
-        whom = finding.kind, finding.node, finding.gpu
-        if now - self._sent_at.get(whom, -AGAIN_S) < AGAIN_S:
-            return False
-        self._sent_at[whom] = now
-        return True
 
     def close(self) -> None:
         """Deliver what waits, for a few seconds at most; a server that is slower is abandoned."""

@@ -238,7 +238,7 @@ class BatchRun:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.umask(self.umask)
 
-        self._began = time.monotonic()
+        self._began, self.name = time.monotonic(), self.name or Path(self.command[0]).name
         try:
             # This process has no threads, so preexec_fn is safe.
             self._command = subprocess.Popen(self.command, env=environ, preexec_fn=prepare)  # noqa: PLW1509
@@ -247,10 +247,6 @@ class BatchRun:
             reason = f"{self.command[0]} can't be executed: {error.strerror}"
             print_notice(reason)
             self._end_recorder(reason)
-
-    @property
-    def _command_name(self) -> str:
-        return self.name or Path(self.command[0]).name
 
     def _reap_command(self) -> None:
         if self._command is None or (status := self._command.poll()) is None:
@@ -264,7 +260,7 @@ class BatchRun:
         how = _outcome(status)
         if status - 128 in set(signal.Signals):  # from srun and shells, whose command was killed
             how += f" ({_describe_signal(status - 128)})"
-        ended = f"{self._command_name} {how} after {duration(time.monotonic() - self._began)}"
+        ended = f"{self.name} {how} after {duration(time.monotonic() - self._began)}"
         print_notice(ended)
         self._end_recorder(f"{self._reason}; {ended}" if self._reason else ended)
 
@@ -296,7 +292,7 @@ class BatchRun:
         if stopped:
             code &= ~STOPPED
             if self._command is not None and not self._end_in_need():
-                print_notice(f"{self._command_name} continues without a recording")
+                print_notice(f"{self.name} continues without a recording")
         if was_ended:
             if code < 0 and self.recording is not None:
                 print_notice(f"the recorder {_outcome(code)} while it closed the recording; {self._advice()}")

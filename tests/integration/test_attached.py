@@ -324,7 +324,7 @@ async def test_recorder_refuses_the_changes_of_a_read_only_viewer(recording: Rec
 async def test_looking_back_and_queries_over_a_slow_link(recording: Recording) -> None:
     carry_out(recording.hub, StartSession("train"))
     await recording.until(lambda: recording.recorder.status().rows > 30, "rows on disk")
-    route = DelayedRoute(recording.environ, recording.route()._choose)
+    route = DelayedRoute(recording.environ, recording.route().choose)
     async with on_screen(route) as (app, _, pilot):
         await shows(app, pilot, "attached to login2")
         begun = time.monotonic()

@@ -229,7 +229,7 @@ async def test_commands_that_change_something_name_the_choice_of_heads(
     environ: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with two_heads(tmp_path, environ) as (one, two):
-        one.control._label = "job 12"
+        one.control.label = "job 12"
         assert await run(environ, "session", "stop") == 2
         printed = capsys.readouterr().out
         assert printed.startswith("2 running gswarm-tui processes match; choose one with --recording: ")
@@ -241,7 +241,7 @@ async def test_commands_that_change_something_name_the_choice_of_heads(
         assert await run(environ, "interval", "2", "--db", str(tmp_path / "two.duckdb")) == 0
         assert await run(environ, "interval", "3", "--recording", "12") == 0
         assert await run({**environ, "SLURM_JOB_ID": "4711"}, "session", "start", "x") == 0
-        two.control._label = "job 4711_3"
+        two.control.label = "job 4711_3"
         array_task = {"SLURM_JOB_ID": "4714", "SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "3"}
         assert await run({**environ, **array_task}, "session", "start", "y") == 0
         assert (one.hub.fleet.interval_ms, two.hub.fleet.interval_ms) == (3000, 2000)
