@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gswarm_agent import __version__
@@ -17,12 +15,13 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 
-_Format = tuple[Callable[["Fleet", float], Any], Callable[[Any], None]]
-
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print the fleet and return the exit status: 1 if a node sent no data. Raises UserError."""
     options, chosen = parse_once(args, environ)
+    from gswarm_tui.fleet.plain_text import fleet_sentences
+    from gswarm_tui.fleet.snapshot import node_objects
+    from gswarm_tui.printing.json_output import print_json, with_times
     from gswarm_tui.run import event_loop, log_file
     from gswarm_tui.run.once import look
     from gswarm_tui.run.plan import resolve_nodes
@@ -30,22 +29,24 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
     plan = resolve_nodes(options, environ)
     log = log_file.begin()
-    describe, write = _format(chosen, plan.label)
+    describe: Callable[[Fleet, float], Sequence[Any]] = (
+        node_objects if chosen.json or chosen.csv else fleet_sentences
+    )
     seen, silent, problem = event_loop.run(look(options, plan, chosen.timeout, describe))
     if seen is None:
         return INTERRUPTED
-    write(seen)
+    if chosen.json:
+        nodes = [with_times(node) for node in seen]
+        print_json({"gswarm_tui": __version__, "job": plan.label or None, "nodes": nodes})
+    elif chosen.csv:
+        _print_csv(seen)
+    else:
+        print(*map(printable, seen), sep="\n")
     if silent:
         print_notice(f"no data from {plural(len(silent), 'node')}: {hosts.fold(silent)}.")
     if problem:
         print_notice(f"{problem} (log: {log})")
     return 1 if silent or problem else 0
-
-
-def _print_json(job: str, nodes: Sequence[dict[str, Any]]) -> None:
-    from gswarm_tui.printing.json_output import print_json, with_times
-
-    print_json({"gswarm_tui": __version__, "job": job or None, "nodes": [with_times(node) for node in nodes]})
 
 
 def _print_csv(nodes: Sequence[dict[str, Any]]) -> None:
@@ -55,15 +56,3 @@ def _print_csv(nodes: Sequence[dict[str, Any]]) -> None:
 
     result = Result(tuple(GPU_ROW), tuple(GPU_ROW.values()), iter([gpu_rows(nodes)]))
     formats.write(result, formats.OutputOptions("csv"))
-
-
-def _format(chosen: Namespace, job: str) -> _Format:
-    """Return a function that describes the fleet and one that prints the description."""
-    from gswarm_tui.fleet.plain_text import fleet_sentences
-    from gswarm_tui.fleet.snapshot import node_objects
-
-    if chosen.json:
-        return node_objects, partial(_print_json, job)
-    if chosen.csv:
-        return node_objects, _print_csv
-    return fleet_sentences, lambda sentences: print(*map(printable, sentences), sep="\n")

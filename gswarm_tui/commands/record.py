@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -23,8 +22,6 @@ _MAIL_COLUMNS = 76
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Record, run the command, and print the summary; return the command's exit status. Raises UserError."""
-    umask = os.umask(0o077)
-    os.umask(umask | 0o077)
     options, chosen = parse_record(args, environ)
     if chosen.command and (status := check_command(chosen.command[0])):
         return status
@@ -49,7 +46,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
         listener = Listener.open(options.server)
     headless = Headless(options, plan, ["record", *args], name, listener, runs_command=bool(chosen.command))
-    batch = BatchRun(headless, chosen.command, umask)
+    batch = BatchRun(headless, chosen.command)
     if options.arm:
         batch.arm = lambda recording: arming.arm(chosen.command, environ, recording.uid)
     status = batch.run()

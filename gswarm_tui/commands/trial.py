@@ -134,8 +134,6 @@ def _run_in_job(plan: TrialPlan, options: Namespace, environ: Mapping[str, str])
 
     Return the recording's file, None if it couldn't be opened, and the exit status.
     """
-    umask = os.umask(0o077)
-    os.umask(umask | 0o077)
     from gswarm_tui.run.batch import BatchRun
     from gswarm_tui.run.headless import Headless
     from gswarm_tui.run.plan import resolve_nodes
@@ -156,7 +154,7 @@ def _run_in_job(plan: TrialPlan, options: Namespace, environ: Mapping[str, str])
             )
         return {**os.environ, RECORDING_VARIABLE: recording.uid}
 
-    batch = BatchRun(headless, command, umask, arm=begin, name="trial", needs_recording=True)
+    batch = BatchRun(headless, command, arm=begin, name="trial", needs_recording=True)
     status = batch.run()
     return None if batch.recording is None else batch.recording.path, status
 

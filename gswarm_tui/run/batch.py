@@ -54,15 +54,14 @@ class BatchRun:
 
     It owns the folder at whose socket clients wait while the recorder is restarted. ``recorder`` records in
     a process of its own. ``recording`` is one to resume, None to start one. ``command`` is empty if only
-    signals and clients end the recording; it gets ``umask``, and the environment that ``arm`` returns for the
-    recording. ``name`` is the command's in notices, its own if empty. ``needs_recording`` is whether it gets
-    SIGTERM when the recording ends before it. ``first`` is the connection of the client that started the
-    recorder.
+    signals and clients end the recording; it gets this process's umask, and the environment that ``arm``
+    returns for the recording. ``name`` is the command's in notices, its own if empty. ``needs_recording`` is
+    whether it gets SIGTERM when the recording ends before it. ``first`` is the connection of the client that
+    started the recorder.
     """
 
     recorder: Headless
     command: Sequence[str] = ()
-    umask: int = 0o077
     arm: Callable[[OpenRecording], Mapping[str, str]] = lambda _recording: os.environ
     recording: OpenRecording | None = None
     name: str = ""
@@ -70,6 +69,7 @@ class BatchRun:
     first: socket.socket | None = None
     exit_status: int = 0
     _listening: Listening = field(init=False)
+    _umask: int = 0o077
     _pid: int = 0
     _end: int = -1
     _command: subprocess.Popen[bytes] | None = None
@@ -83,6 +83,8 @@ class BatchRun:
 
     def run(self) -> int:
         """Record and run the command; return its exit status, without a command that of the recording."""
+        self._umask = os.umask(0o077)
+        os.umask(self._umask | 0o077)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, a child's end isn't reported
         try:
@@ -236,7 +238,7 @@ class BatchRun:
 
         def prepare() -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            os.umask(self.umask)
+            os.umask(self._umask)
 
         self._began, self.name = time.monotonic(), self.name or Path(self.command[0]).name
         try:
