@@ -102,17 +102,9 @@ def _watch(args: Sequence[str]) -> int:
         if (found := find_running(options, plan, os.environ)) is not None:
             return attach_instead(found, options, os.environ)
     from gswarm_tui.run.headless import Headless
-
-    listener = None
-    if options.server is not None:
-        from gswarm_tui.run.http_server import Listener
-
-        listener = Listener.open(options.server)
-    ends_with_screen = options.demo is not None or not options.record
-    unattended_s = 0 if ends_with_screen else options.unattended_s
     from gswarm_tui.run.screen import record_and_show
 
-    return record_and_show(Headless(options, plan, args, listener=listener, unattended_s=unattended_s))
+    return record_and_show(Headless(options, plan, args, for_screen=True))
 
 
 def _make_files_private() -> None:

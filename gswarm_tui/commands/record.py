@@ -40,12 +40,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     job = plan.job
     usual = Path(chosen.command[0]).name if chosen.command else job and job.name
     name = printable(chosen.name or usual or "recording")[:MAX_NAME]
-    listener = None
-    if options.server is not None:
-        from gswarm_tui.run.http_server import Listener
-
-        listener = Listener.open(options.server)
-    headless = Headless(options, plan, ["record", *args], name, listener, runs_command=bool(chosen.command))
+    headless = Headless(options, plan, ["record", *args], name, runs_command=bool(chosen.command))
     batch = BatchRun(headless, chosen.command)
     if options.arm:
         batch.arm = lambda recording: arming.arm(chosen.command, environ, recording.uid)

@@ -72,9 +72,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         from gswarm_tui.run.screen import record_and_show
 
         options, plan, recording = restored
-        unattended_s = 0 if options.demo is not None else options.unattended_s
-        words = ["recover", *args]
-        return record_and_show(Headless(options, plan, words, unattended_s=unattended_s), recording)
+        return record_and_show(Headless(options, plan, ["recover", *args], for_screen=True), recording)
     share_one_arena(os.environ)
     from gswarm_tui.run import interrupted, log_file
     from gswarm_tui.run.finish import finish

@@ -80,18 +80,18 @@ class RecorderStart(NamedTuple):
 class Headless:
     """Recorder of a run: opens or resumes its recording, serves its clients, and closes it.
 
-    ``words`` are the command line. ``name`` is the session to start, empty for none. ``listener`` is where an
-    HTTP server answers, which the parent starts. It ends ``unattended_s`` after its last screen, None for
-    never; with a job it waits for the job's end instead, unless ``runs_command``. The memory ``detached`` is
-    shared with its parent, so that a restarted recorder knows that its user has left it for good.
+    ``words`` are the command line. ``name`` is the session to start, empty for none. A recorder
+    ``for_screen`` ends some time after its last screen (``unattended_s``); with a job it waits for the job's
+    end instead, unless ``runs_command``. ``listener`` is where an HTTP server answers, which the parent
+    starts. The memory ``detached`` is shared with the parent, so that a restarted recorder knows that its
+    user has left it for good.
     """
 
     options: Options
     plan: Plan
     words: Sequence[str]
     name: str = ""
-    listener: Listener | None = None
-    unattended_s: float | None = None
+    for_screen: bool = False
     runs_command: bool = False
     uid: str = field(default_factory=lambda: str(uuid.uuid4()))
     detached: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))
@@ -104,6 +104,17 @@ class Headless:
     _printed_at: dict[str, float] = field(default_factory=dict)
     _unwritten: str = ""
     _why: str = ""
+
+    def __post_init__(self) -> None:
+        """Open the HTTP server's socket, if there is to be one. Raises UserError."""
+        ends_with_screen = self.options.demo is not None or not self.options.record
+        unattended_s = 0 if ends_with_screen else self.options.unattended_s
+        self.unattended_s = unattended_s if self.for_screen else None
+        self.listener: Listener | None = None
+        if self.options.server is not None:
+            from gswarm_tui.run.http_server import Listener
+
+            self.listener = Listener.open(self.options.server)
 
     def record(self, start: RecorderStart) -> int:
         """Record until something ends it, and return the exit status. Call it once in a process.
@@ -264,7 +275,7 @@ class Headless:
             return
         limit, why = self.unattended_s, f"no screen was attached for {duration(self.unattended_s or 0)}"
         if self._job_ended and self.plan.job is not None:
-            limit, why = 0.0, f"job {self.plan.job_id} ended, and no screen is attached"
+            limit, why = 0, f"job {self.plan.job_id} ended, and no screen is attached"
         elif limit is not None and (self.detached[0] or (limit and self.plan.job is not None)):
             limit = None
         elif limit == 0:
