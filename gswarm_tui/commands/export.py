@@ -30,7 +30,22 @@ _STDOUT = "-"
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Write a session or a whole recording to a file or folder. Raises UserError, StoreError."""
-    arguments = _parser().read(args)
+    parser = CommandParser(
+        "export",
+        "[SESSION] [--format FORMAT] [-o PATH] [options]",
+        "Export a session (default: whole recordings) as JSON in gswarm-profiler's format, as CSV with one "
+        "table, or as a Parquet dataset with all tables and profiles.",
+    )
+    add = parser.add_argument
+    add("session", nargs="*", metavar="SESSION", help='name, number, or "recording 1"')
+    add("--format", choices=FORMATS, help="output format (default: from the suffix of -o)")
+    add("--output", "-o", metavar="PATH", help="file, or folder for parquet; - is standard output")
+    text = f"rows of the CSV: {', '.join(TABLES)} (default: gpu)"
+    add("--table", choices=TABLES, metavar="TABLE", help=text)
+    add("--force", action="store_true", help="replace an existing file or export")
+    add("--all-gpus", action="store_true", help="include GPUs that Slurm gave to others")
+    add_csv_safe(parser)
+    arguments = parser.read(args)
     named = parse_words(arguments.session, arguments.db)
     with closing(open_source(named.file, environ)) as source:
         chosen = [choose_session(source, named.name)] if named.name else periods.load_recordings(source)
@@ -59,25 +74,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         state = "is still running" if source.running else "has no end"
         print_notice(f"{', '.join(running)} {state}; exported as far as recorded.")
     return 0
-
-
-def _parser() -> CommandParser:
-    parser = CommandParser(
-        "export",
-        "[SESSION] [--format FORMAT] [-o PATH] [options]",
-        "Export a session (default: whole recordings) as JSON in gswarm-profiler's format, as CSV with one "
-        "table, or as a Parquet dataset with all tables and profiles.",
-    )
-    add = parser.add_argument
-    add("session", nargs="*", metavar="SESSION", help='name, number, or "recording 1"')
-    add("--format", choices=FORMATS, help="output format (default: from the suffix of -o)")
-    add("--output", "-o", metavar="PATH", help="file, or folder for parquet; - is standard output")
-    text = f"rows of the CSV: {', '.join(TABLES)} (default: gpu)"
-    add("--table", choices=TABLES, metavar="TABLE", help=text)
-    add("--force", action="store_true", help="replace an existing file or export")
-    add("--all-gpus", action="store_true", help="include GPUs that Slurm gave to others")
-    add_csv_safe(parser)
-    return parser
 
 
 def _format(arguments: Namespace) -> str:

@@ -13,7 +13,7 @@ from gswarm_agent.mark import Marked, MarkError, send, values_of
 from gswarm_tui.commands.head_choice import head_parser, named_heads, parse_head_time, print_reply
 from gswarm_tui.common.errors import print_notice, quote
 from gswarm_tui.common.quantities import plural
-from gswarm_tui.control.client import Head, NoHeadError, running_heads
+from gswarm_tui.control.client import NoHeadError, running_heads
 from gswarm_tui.control.intents import IntentError, RecorderError, SetMark
 from gswarm_tui.options.arguments import UsageError
 
@@ -32,7 +32,13 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     add("--value", action="append", default=[], metavar="KEY=VALUE", help=text)
     add("--at", metavar="TIME", help="another time, on the machine that runs gswarm-tui: -2m, 14:05")
     arguments = parser.read(args)
-    heads = _heads(arguments, environ)
+    recording = [head for head in running_heads(environ) if head.path is not None]
+    heads = named_heads(recording, arguments.recording, arguments.db)
+    if arguments.db is not None and not heads:
+        raise NoHeadError(
+            f"no gswarm-tui on this machine records into {quote(str(arguments.db))}; on a node, name the "
+            "recording with --recording ID."
+        )
     try:
         values = values_of(arguments.value, environ)
         SetMark(arguments.name, values)
@@ -61,18 +67,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     lines = [f"marked in {plural(count, 'recording')}"] if count else []
     print_reply(arguments, {"name": arguments.name, "recordings": marked.recordings}, *lines)
     return 1 if marked.problems else 0
-
-
-def _heads(arguments: argparse.Namespace, environ: Mapping[str, str]) -> list[Head]:
-    """Return the recorders on this machine that record the named recordings. Raises NoHeadError."""
-    recording = [head for head in running_heads(environ) if head.path is not None]
-    heads = named_heads(recording, arguments.recording, arguments.db)
-    if arguments.db is not None and not heads:
-        raise NoHeadError(
-            f"no gswarm-tui on this machine records into {quote(str(arguments.db))}; on a node, name the "
-            "recording with --recording ID."
-        )
-    return heads
 
 
 def _no_recording(arguments: argparse.Namespace) -> str:

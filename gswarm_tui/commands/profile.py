@@ -27,7 +27,7 @@ from gswarm_tui.slurm.jobs import Job
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.recording.files import is_database
 
-GIVEN_BACK = "stopped; the nodes are given back."
+GIVEN_BACK, CONTINUES = "stopped; the nodes are given back.", "stopped; job {} continues."
 COSTS = {
     "nsys": "its processes may run a few percent slower while it captures",
     "ncu": "it runs each kernel several times, so the run's times don't count",
@@ -41,7 +41,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     if (token := options.relay) is not None:
         options = parse_profile(read_arguments(), environ)
         served = serve_profile(options, token, _Sessions(options, environ).running)
-        return until_signal(served, _after(options))
+        return until_signal(served, GIVEN_BACK if options.job is None else CONTINUES.format(options.job))
     if options.shim is not None and options.shims is not None:
         words, setup = [options.shim, *options.command], options.run.setup or ""
         shim = run_shim(words, options.shims, options.salloc, setup)
@@ -56,7 +56,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         options = options._replace(job=environ.get("SLURM_JOB_ID") or None)
     sessions = _Sessions(options, environ)
     profiled = (profile_there if options.run.jump else run_profile)(options, sessions.running)
-    result = until_signal(profiled, _after(options))
+    result = until_signal(profiled, GIVEN_BACK if options.job is None else CONTINUES.format(options.job))
     if options.imports:
         db = options.db or sessions.recording or options.output / f"profile-job{result.job}{SUFFIX}"
         _import(result, db, options, environ)
@@ -98,10 +98,6 @@ def _environ_after(setup: str, environ: Mapping[str, str]) -> Mapping[str, str]:
         check=False,
     )
     return dict(pair.split("=", 1) for pair in done.stdout.split("\0") if "=" in pair) or environ
-
-
-def _after(options: ProfileOptions) -> str:
-    return GIVEN_BACK if options.job is None else f"stopped; job {options.job} continues."
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING
 from gswarm_tui.common.errors import quote
 from gswarm_tui.common.paths import working_folder
 from gswarm_tui.options.arguments import (
+    CONNECTION,
     CommandParser,
     Options,
     UsageError,
     add_connection,
+    given_flags,
     is_recording,
-    parse_connection,
+    parse,
 )
 from gswarm_tui.store.duckdb_internals import share_one_arena
 
@@ -55,7 +57,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         raise UsageError("--finish needs the ID of a recording; gswarm-tui recover lists them.")
     if arguments.abandon and not arguments.finish:
         raise UsageError("--abandon closes a recording, so it needs --finish.")
-    settings, given = parse_connection(arguments, environ)
+    given = frozenset(key for key in CONNECTION if getattr(arguments, key) is not None)
+    settings = parse(given_flags(arguments, CONNECTION), environ)
     if (arguments.trust or given) and not arguments.recording:
         raise UsageError(
             "--trust and connection options need the ID of a recording; gswarm-tui recover lists them."

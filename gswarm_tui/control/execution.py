@@ -9,31 +9,9 @@ from gswarm_agent.frame import INFO
 from gswarm_agent.mark import checked
 from gswarm_agent.metrics import COUNTERS, known_groups
 from gswarm_tui.common.errors import quote
-from gswarm_tui.control.intents import (
-    CancelTrace,
-    ChangeInterval,
-    ChangeMetrics,
-    ChangeSession,
-    Detach,
-    DismissFinding,
-    Intent,
-    IntentError,
-    LogEvent,
-    SetMark,
-    StartSession,
-    StartTrace,
-    StopRecording,
-    StopSession,
-    UndoStop,
-)
-from gswarm_tui.fleet.events import (
-    EventLogged,
-    FindingChanged,
-    SessionChanged,
-    SessionStarted,
-    SessionStopped,
-    StopUndone,
-)
+from gswarm_tui.control import intents
+from gswarm_tui.control.intents import Intent, IntentError
+from gswarm_tui.fleet import events
 from gswarm_tui.fleet.node import Standing
 from gswarm_tui.fleet.session_texts import SessionNameError
 from gswarm_tui.fleet.sessions import Session, suggest_name
@@ -64,40 +42,40 @@ class Executor:
 
     def _carry_out(self, intent: Intent) -> dict[str, Any]:
         match intent:
-            case StartSession():
+            case intents.StartSession():
                 return self._start_session(intent)
-            case StopSession():
+            case intents.StopSession():
                 return self._stop_session(intent)
-            case UndoStop():
+            case intents.UndoStop():
                 return self._undo_stop(intent)
-            case ChangeSession():
+            case intents.ChangeSession():
                 return self._change_session(intent)
-            case SetMark():
+            case intents.SetMark():
                 return self._mark(intent)
-            case DismissFinding():
+            case intents.DismissFinding():
                 return self._dismiss(intent)
-            case LogEvent():
+            case intents.LogEvent():
                 self._require_recording("no event logged")
                 self._hub.log(intent.kind, intent.text, intent.detail or None)
                 return {}
-            case ChangeInterval():
+            case intents.ChangeInterval():
                 self._hub.set_interval(intent.interval_ms)
                 return {"interval_ms": self._hub.fleet.interval_ms}
-            case ChangeMetrics():
+            case intents.ChangeMetrics():
                 if COUNTERS in intent.groups and self._hub.counters_refusal:
                     raise IntentError(self._hub.counters_refusal)
                 self._hub.set_metrics(known_groups(intent.groups))
                 return {"groups": list(self._hub.fleet.metrics)}
-            case StartTrace() | CancelTrace():
+            case intents.StartTrace() | intents.CancelTrace():
                 return self._trace(intent)
-            case StopRecording():
+            case intents.StopRecording():
                 return {"ending": True}
-            case Detach():
+            case intents.Detach():
                 self._require_recording("this recorder ends with its screen")
                 return {}
         raise IntentError(f"{intent.want} is unknown")
 
-    def _start_session(self, intent: StartSession) -> dict[str, Any]:
+    def _start_session(self, intent: intents.StartSession) -> dict[str, Any]:
         self._require_recording("no session started")
         book = self._hub.fleet.sessions
         name = (intent.name or suggest_name(session.name for session in book.sessions.values())).strip()
@@ -105,10 +83,11 @@ class Executor:
         now, at = self._hub.now(), self._time(intent.started_at)
         session_id = str(self._hub.next_session)
         self._hub.next_session += 1
-        self._hub.publish(SessionStarted(session_id, now, name, now if at is None else at, intent.note))
+        started_at = now if at is None else at
+        self._hub.publish(events.SessionStarted(session_id, now, name, started_at, intent.note))
         return session_row(book.sessions[session_id], now)
 
-    def _stop_session(self, intent: StopSession) -> dict[str, Any]:
+    def _stop_session(self, intent: intents.StopSession) -> dict[str, Any]:
         self._require_recording("no session stopped")
         now, at = self._hub.now(), self._time(intent.ended_at)
         ended_at = now if at is None else at
@@ -117,7 +96,7 @@ class Executor:
             if session.started_at > ended_at or (at is not None and session.started_at == at):
                 raise IntentError(f"{quote(session.name)} starts at this time or later; name a later end")
         for session in stopped:
-            self._hub.publish(SessionStopped(session.session_id, now, ended_at))
+            self._hub.publish(events.SessionStopped(session.session_id, now, ended_at))
         return self.stopped([int(session.session_id) for session in stopped])
 
     def stopped(self, numbers: list[int]) -> dict[str, Any]:
@@ -133,45 +112,45 @@ class Executor:
             rows.append({**row, "provisional": awaited})
         return {"stopped": rows}
 
-    def _undo_stop(self, intent: UndoStop) -> dict[str, Any]:
+    def _undo_stop(self, intent: intents.UndoStop) -> dict[str, Any]:
         session = self._hub.fleet.sessions.sessions.get(intent.session_id)
         if session is None:
             raise IntentError(f"there is no session {quote(intent.session_id)}")
         if session.running:
             raise IntentError(f"{quote(session.name)} is running")
         self._hub.fleet.sessions.check_name(session.name)
-        self._hub.publish(StopUndone(session.session_id, self._hub.now()))
+        self._hub.publish(events.StopUndone(session.session_id, self._hub.now()))
         return session_row(session, self._hub.now())
 
-    def _change_session(self, intent: ChangeSession) -> dict[str, Any]:
+    def _change_session(self, intent: intents.ChangeSession) -> dict[str, Any]:
         self._require_recording("no session changed")
         session = self._session(intent.session)
         name = None if intent.name is None else intent.name.strip()
         if name is not None and session.running:
             self._hub.fleet.sessions.check_name(name, session)
-        self._hub.publish(SessionChanged(session.session_id, self._hub.now(), name, intent.note))
+        self._hub.publish(events.SessionChanged(session.session_id, self._hub.now(), name, intent.note))
         return session_row(session, self._hub.now())
 
-    def _mark(self, intent: SetMark) -> dict[str, Any]:
+    def _mark(self, intent: intents.SetMark) -> dict[str, Any]:
         self._require_recording("no mark set")
         name, detail = checked(intent.name, intent.values)
         at = self._time(intent.at)
-        mark = EventLogged(self._hub.now() if at is None else at, "mark", INFO, name, detail=detail)
+        mark = events.EventLogged(self._hub.now() if at is None else at, "mark", INFO, name, detail=detail)
         self._hub.publish(mark)
         return {"name": name, "at": mark.at}
 
-    def _dismiss(self, intent: DismissFinding) -> dict[str, Any]:
+    def _dismiss(self, intent: intents.DismissFinding) -> dict[str, Any]:
         if (finding := self._hub.fleet.findings.get(intent.finding_id)) is None:
             raise IntentError(f"there is no finding {quote(intent.finding_id)}")
         changed = replace(finding, dismissed=intent.dismissed)
-        self._hub.publish(FindingChanged(self._hub.now(), changed))
+        self._hub.publish(events.FindingChanged(self._hub.now(), changed))
         return {"dismissed": changed.dismissed}
 
-    def _trace(self, intent: StartTrace | CancelTrace) -> dict[str, Any]:
+    def _trace(self, intent: intents.StartTrace | intents.CancelTrace) -> dict[str, Any]:
         self._require_recording("no trace requested")
         if self._hub.tracing is None:
             raise IntentError("simulated nodes have no processes to trace")
-        if isinstance(intent, CancelTrace):
+        if isinstance(intent, intents.CancelTrace):
             self._hub.tracing.cancel()
             return {}
         choice = TraceChoice(

@@ -25,7 +25,7 @@ ENVIRONMENT_PREFIX = "GSWARM_TUI_"
 _DEMO = "4x8"
 GSWARM_PROFILER_COMMANDS = ("start", "connect", "http-profile", "http-status", "stop", "http-stop", "stat")
 """Commands of gswarm-profiler that aren't ours."""
-_CONNECTION = {
+CONNECTION = {
     "launcher": ("ssh|srun|local", "start agents by SSH, by srun, or on this machine (default: ssh)"),
     "user": ("NAME", "SSH user name (default: from your SSH configuration)"),
     "ssh_config": ("PATH", "SSH config file (default: ~/.ssh/config)"),
@@ -293,14 +293,6 @@ def _resolve(
     return options, given
 
 
-def parse_connection(
-    namespace: argparse.Namespace, environ: Mapping[str, str]
-) -> tuple[Options, frozenset[str]]:
-    """Resolve the options with the connection options of a subcommand; return also which are given."""
-    given = frozenset(key for key in _CONNECTION if getattr(namespace, key) is not None)
-    return parse(given_flags(namespace, _CONNECTION), environ), given
-
-
 def given_flags(namespace: argparse.Namespace, keys: Iterable[str]) -> list[str]:
     """Return those flags of a subcommand that were given, as words for ``parse``."""
     return [f"{_flag(key)}={value}" for key in keys if (value := getattr(namespace, key)) is not None]
@@ -370,7 +362,7 @@ def _add_nodes(parser: Parser, *, demo: bool = True) -> None:
 def add_connection(parser: Parser, title: str = "connection", *, defaults: bool = True) -> None:
     """Add the options that decide how nodes are reached; ``defaults``: their help names these."""
     group = parser.add_argument_group(title)
-    for key, (metavar, text) in _CONNECTION.items():
+    for key, (metavar, text) in CONNECTION.items():
         shown = text if defaults else text.partition(" (default")[0]
         group.add_argument(_flag(key), metavar=metavar, help=shown)
 

@@ -21,7 +21,7 @@ from gswarm_tui.run import log_file
 from gswarm_tui.run.event_loop import call_at_signals
 from gswarm_tui.run.lifetime import delay_garbage_collection
 from gswarm_tui.server.listening import check_settings, listen, url_of
-from gswarm_tui.server.tokens import WATCH, Tokens, are_replaced, check_folder, read_tokens, token_path
+from gswarm_tui.server.tokens import WATCH, are_replaced, check_folder, read_tokens, token_path
 
 if TYPE_CHECKING:
     from gswarm_tui.control.recorder import Route
@@ -136,21 +136,19 @@ def run_web_server(head: Head, settings: ServerSettings) -> int:
             print_notice(f"to {what}: {url}/#{token}")
         else:
             print_notice(f"to {what}: {url}/#TOKEN, with the token in {token_path(tokens.uid, kind)}")
-    asyncio.run(_serve_screens(head, settings, listening, tokens))
-    return 0
-
-
-async def _serve_screens(
-    head: Head, settings: ServerSettings, listening: socket.socket, tokens: Tokens
-) -> None:
     from gswarm_tui.server.web import BrowserAccess, WebServer
 
     title = f"gswarm-tui · {head.job or (head.path.name if head.path is not None else head.uid)}"
     access = BrowserAccess(tokens, url_of(settings, listening))
-    server = WebServer(access, ("attach", head.uid), title, settings)
-    call_at_signals(server.end)
 
-    async def close_at_end() -> None:
+    async def serve_screens() -> None:
+        server = WebServer(access, ("attach", head.uid), title, settings)
+        call_at_signals(server.end)
+        watching = asyncio.create_task(close_at_end(server))
+        await server.run(listening)
+        watching.cancel()
+
+    async def close_at_end(server: WebServer) -> None:
         while not are_replaced(tokens):  # noqa: ASYNC110 - files give no events
             await asyncio.sleep(ENDED_EVERY_S)
         if any(each.uid == tokens.uid for each in running_heads(os.environ)):
@@ -160,6 +158,5 @@ async def _serve_screens(
             print_notice("the recording ended")
             await server.close("The recording has ended.")
 
-    watching = asyncio.create_task(close_at_end())
-    await server.run(listening)
-    watching.cancel()
+    asyncio.run(serve_screens())
+    return 0

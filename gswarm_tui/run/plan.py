@@ -76,11 +76,6 @@ class Plan:
             )
         return ""
 
-    @property
-    def title(self) -> str:
-        """Job and nodes, for screens."""
-        return title(self.label, self.nodes)
-
 
 def title(label: str, nodes: Iterable[str]) -> str:
     """Return what nodes belong to and their names, for screens."""

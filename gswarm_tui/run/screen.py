@@ -66,7 +66,8 @@ async def _record_and_show(headless: Headless, uid: str, connection: socket.sock
     route = SocketRoute(os.environ, partial(recording_head, uid, os.environ), connection)
     client = Recorder(route, screen=True, nodes=plan.nodes)
     client.uid = uid
-    app = _app(client, route, options, plan.title, starts_it=True, why_not_detached=why_not_detached)
+    name = title(plan.label, plan.nodes)
+    app = _app(client, route, options, name, starts_it=True, why_not_detached=why_not_detached)
     status = await _show(client, app)
     # The screen ended because its terminal is gone or because it failed.
     if app.return_value == LEFT or status:
