@@ -205,9 +205,9 @@ _UNSET = _Setting("", None, 3)
 
 def _read(given: Mapping[str, _Setting], key: str, read: Callable[[Any], T], default: T) -> T:
     """Parse the value of a setting with ``read``. Raises UsageError."""
-    label, value, _ = setting = given.get(key, _UNSET)
-    if setting is _UNSET:
+    if key not in given:
         return default
+    label, value, _ = given[key]
     try:
         return read(value)
     except ValueError as error:
@@ -221,18 +221,65 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
 
     Prints and raises SystemExit for ``--help`` and ``--version``. Raises UsageError, ConfigError.
     """
-    return _resolve(_parser(), argv, environ)[0]._replace(arm=False)
+    parser = Parser(
+        "gswarm-tui",
+        "[options]\nCOMMAND ...",
+        "Monitor the GPUs of a multi-node job and record every sample in a DuckDB file.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    width = max(map(len, COMMAND_NAMES)) + 2
+    lines = [f"  {command.name:{width}}{command.help}" for command in COMMANDS]
+    parser.epilog = "\n".join(["commands (each has its own --help):", *lines, "", _EXAMPLES])
+    _add_nodes(parser)
+    add = add_recording_options(parser)
+    add("--record", action=argparse.BooleanOptionalAction, help="record, or only show (default: record)")
+    add("--new", action="store_true", help="start another recording of the same nodes")
+    add("--unattended", metavar="TIME", help="without a job, record this long without a screen (default: 1h)")
+
+    add_connection(parser)
+    add_server_options(parser)
+    add = parser.add_argument_group("screen").add_argument
+    add("--theme", metavar="NAME", help="colour theme")
+    add("--metric", metavar="NAME", help="metric of the heatmap: util, mem, power, temp ... (default: util)")
+
+    add = _add_general(parser)
+    add("--version", action="version", version=f"gswarm-tui {__version__}", help="print version and exit")
+    return _resolve(parser, argv, environ)[0]._replace(arm=False)
 
 
 def parse_once(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Options, argparse.Namespace]:
     """Resolve the options of ``once``; return also its flags. Raises UsageError, ConfigError."""
-    options, given = _resolve(_once_parser(), argv, environ)
+    parser = Parser(
+        "gswarm-tui once",
+        "[--json | --csv] [options]",
+        "Print the present state of the nodes and their GPUs in plain lines, for screen readers and "
+        "mails, or as JSON or CSV for scripts. Records nothing. The exit status is 1 if a node sent no data.",
+    )
+    add = parser.add_argument_group("format").add_mutually_exclusive_group().add_argument
+    add("--json", action="store_true", help="print nodes, GPUs and processes as JSON")
+    add("--csv", action="store_true", help="print a row for each GPU as CSV")
+    _add_nodes(parser)
+    add_connection(parser)
+    _add_timeout(_add_general(parser))
+    options, given = _resolve(parser, argv, environ)
     return options._replace(record=False, db=None), given
 
 
 def parse_doctor(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Options, argparse.Namespace]:
     """Resolve the options of ``doctor``; return also its flags. Raises UsageError, ConfigError."""
-    options, given = _resolve(_doctor_parser(), argv, environ)
+    parser = Parser(
+        "gswarm-tui doctor",
+        "[--json] [options]",
+        "Check this machine and each node: SSH, Python, agent, NVIDIA driver, hardware counters, clock, "
+        "disk, and what differs from the other nodes. Prints what to fix. Installs and "
+        "records nothing. The exit status is 1 if something needs fixing.",
+    )
+    add = parser.add_argument_group("output").add_argument
+    add("--json", action="store_true", help="print the whole report as JSON")
+    _add_nodes(parser, demo=False)
+    add_connection(parser)
+    _add_timeout(_add_general(parser))
+    options, given = _resolve(parser, argv, environ)
     return options._replace(record=False, db=None, metrics=DEFAULT_GROUPS), given
 
 
@@ -241,7 +288,27 @@ def parse_record(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Optio
     own, command = split_command(argv)
     if "--" in argv and not command:
         raise UsageError("no command after --; remove -- to record until a signal ends the recording.")
-    options, given = _resolve(_record_parser(), own, environ)
+    parser = Parser(
+        "gswarm-tui record",
+        "[options] [-- COMMAND ...]",
+        "Record without a screen: start a session, run COMMAND, end the session with it, and print the "
+        "summary to standard error. The exit status is the command's. Without COMMAND, record until a "
+        "signal ends the recording.",
+    )
+    add = parser.add_argument_group("session").add_argument
+    name_help = "name of the session (default: the command's or the job's)"
+    add("--name", type=values.argument(values.text), metavar="NAME", help=name_help)
+    report_help = "write the session's report to this .html file at the end"
+    add("--report", type=values.argument(values.path), metavar="FILE", help=report_help)
+    add("--force", action="store_true", help="replace an existing report")
+    arm_help = "set variables for traces on request (default: arm)"
+    add("--arm", action=argparse.BooleanOptionalAction, help=arm_help)
+    _add_nodes(parser)
+    add_recording_options(parser)
+    add_connection(parser)
+    add_server_options(parser)
+    _add_general(parser)
+    options, given = _resolve(parser, own, environ)
     given.command = tuple(command)
     return options._replace(record=True, arm=options.arm and bool(command)), given
 
@@ -394,86 +461,3 @@ def _add_timeout(add: Callable[..., argparse.Action]) -> None:
     time_s = values.argument(values.timeout_s)
     text = f"wait this long for each node's samples (default: {ONCE_TIMEOUT_S}s)"
     add("--timeout", type=time_s, default=ONCE_TIMEOUT_S, metavar="TIME", help=text)
-
-
-def _record_parser() -> Parser:
-    parser = Parser(
-        "gswarm-tui record",
-        "[options] [-- COMMAND ...]",
-        "Record without a screen: start a session, run COMMAND, end the session with it, and print the "
-        "summary to standard error. The exit status is the command's. Without COMMAND, record until a "
-        "signal ends the recording.",
-    )
-    add = parser.add_argument_group("session").add_argument
-    name_help = "name of the session (default: the command's or the job's)"
-    add("--name", type=values.argument(values.text), metavar="NAME", help=name_help)
-    report_help = "write the session's report to this .html file at the end"
-    add("--report", type=values.argument(values.path), metavar="FILE", help=report_help)
-    add("--force", action="store_true", help="replace an existing report")
-    arm_help = "set variables for traces on request (default: arm)"
-    add("--arm", action=argparse.BooleanOptionalAction, help=arm_help)
-    _add_nodes(parser)
-    add_recording_options(parser)
-    add_connection(parser)
-    add_server_options(parser)
-    _add_general(parser)
-    return parser
-
-
-def _once_parser() -> Parser:
-    parser = Parser(
-        "gswarm-tui once",
-        "[--json | --csv] [options]",
-        "Print the present state of the nodes and their GPUs in plain lines, for screen readers and "
-        "mails, or as JSON or CSV for scripts. Records nothing. The exit status is 1 if a node sent no data.",
-    )
-    add = parser.add_argument_group("format").add_mutually_exclusive_group().add_argument
-    add("--json", action="store_true", help="print nodes, GPUs and processes as JSON")
-    add("--csv", action="store_true", help="print a row for each GPU as CSV")
-    _add_nodes(parser)
-    add_connection(parser)
-    _add_timeout(_add_general(parser))
-    return parser
-
-
-def _doctor_parser() -> Parser:
-    parser = Parser(
-        "gswarm-tui doctor",
-        "[--json] [options]",
-        "Check this machine and each node: SSH, Python, agent, NVIDIA driver, hardware counters, clock, "
-        "disk, and what differs from the other nodes. Prints what to fix. Installs and "
-        "records nothing. The exit status is 1 if something needs fixing.",
-    )
-    add = parser.add_argument_group("output").add_argument
-    add("--json", action="store_true", help="print the whole report as JSON")
-    _add_nodes(parser, demo=False)
-    add_connection(parser)
-    _add_timeout(_add_general(parser))
-    return parser
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        "gswarm-tui",
-        "[options]\nCOMMAND ...",
-        "Monitor the GPUs of a multi-node job and record every sample in a DuckDB file.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    width = max(map(len, COMMAND_NAMES)) + 2
-    lines = [f"  {command.name:{width}}{command.help}" for command in COMMANDS]
-    parser.epilog = "\n".join(["commands (each has its own --help):", *lines, "", _EXAMPLES])
-    _add_nodes(parser)
-    add = add_recording_options(parser)
-    add("--record", action=argparse.BooleanOptionalAction, help="record, or only show (default: record)")
-    add("--new", action="store_true", help="start another recording of the same nodes")
-    add("--unattended", metavar="TIME", help="without a job, record this long without a screen (default: 1h)")
-
-    add_connection(parser)
-    add_server_options(parser)
-    add = parser.add_argument_group("screen").add_argument
-    add("--theme", metavar="NAME", help="colour theme")
-    add("--metric", metavar="NAME", help="metric of the heatmap: util, mem, power, temp ... (default: util)")
-
-    add = _add_general(parser)
-    add("--version", action="version", version=f"gswarm-tui {__version__}", help="print version and exit")
-    return parser

@@ -17,7 +17,6 @@ from gswarm_tui.run.plan import Plan
 
 if TYPE_CHECKING:
     from gswarm_tui.fleet.state import Fleet
-    from gswarm_tui.link.hub import Hub
 
 T = TypeVar("T")
 
@@ -46,7 +45,16 @@ async def look(
     silent: list[str] = []
 
     async def wait() -> None:
-        await _settled(hub, ended, limit_s)
+        failed: set[str] = set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while not ended.is_set():
+                    nodes = hub.fleet.nodes.values()
+                    failed.update(node.name for node in nodes if node.phase in (Phase.LOST, Phase.ENDED))
+                    if all(node.frames >= SAMPLES or node.name in failed for node in nodes):
+                        break
+                    await asyncio.sleep(POLL_S)
+                    hub.flush()  # by itself it flushes once an interval
         if ended.is_set():
             return
         seen.append(describe(hub.fleet, hub.now()))
@@ -54,19 +62,3 @@ async def look(
 
     result = await Lifetime(hub, launcher, None).run(wait())
     return seen[0] if seen else None, silent, result.problem
-
-
-async def _settled(hub: Hub, ended: asyncio.Event, limit_s: float) -> None:
-    """Return once each node has sent its samples or failed to connect, at the limit, or at the end."""
-    failed: set[str] = set()
-
-    def settled() -> bool:
-        nodes = hub.fleet.nodes.values()
-        failed.update(node.name for node in nodes if node.phase in (Phase.LOST, Phase.ENDED))
-        return all(node.frames >= SAMPLES or node.name in failed for node in nodes)
-
-    with suppress(TimeoutError):
-        async with asyncio.timeout(limit_s):
-            while not (settled() or ended.is_set()):
-                await asyncio.sleep(POLL_S)
-                hub.flush()  # by itself it flushes once an interval
