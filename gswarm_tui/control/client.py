@@ -30,6 +30,8 @@ from gswarm_tui.control.messages import (
     message_length,
 )
 
+RELAY_MAGIC = b"\x00gswarm-view\n"
+"""The stream of ``attach --relay`` begins with it; what a login shell printed before is noise."""
 TIMEOUT_S = 5.0
 CANCELLED = "the query was cancelled"
 

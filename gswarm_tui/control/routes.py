@@ -9,10 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gswarm_tui.common.processes import LastLine, own_command_there, pipes
-from gswarm_tui.control.client import Head, NoHeadError, running_heads
+from gswarm_tui.control.client import RELAY_MAGIC, Head, NoHeadError, running_heads
 from gswarm_tui.control.intents import RecorderError
 from gswarm_tui.control.recorder import RecorderGoneError
-from gswarm_tui.control.relay import MAGIC
 
 NOISE_MOST = 64 * 1024
 """Bytes that a login shell may print before the relay answers."""
@@ -85,7 +84,7 @@ class SshRoute:
         stdin, stdout, errors = pipes(process)
         self._errors = LastLine(errors)
         noise = b""
-        while MAGIC not in noise:
+        while RELAY_MAGIC not in noise:
             if len(noise) > NOISE_MOST or not (piece := await stdout.read(1)):
                 why = await self.why_closed()
                 with suppress(TimeoutError):
