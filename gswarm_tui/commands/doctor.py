@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,7 +39,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         return INTERRUPTED
     report = DoctorReport(label, here, tuple(nodes), checks(here, nodes))
     if chosen.json:
-        print(json.dumps(report.as_json(), indent=2, ensure_ascii=sys.stdout.isatty(), allow_nan=False))
+        from gswarm_tui.printing.json_output import print_json
+
+        print_json(report.as_json())
     else:
         _print(report)
     return 1 if report.to_fix else 0
