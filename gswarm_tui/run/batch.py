@@ -90,7 +90,9 @@ class BatchRun:
         try:
             self._listening = Listening.open(parent_folders(os.environ))
         except OSError as error:
-            self._report_failure(f"a recorder needs a private folder for its socket: {error}")
+            self._report_failure(
+                f"the recorder can't listen: {error}; set XDG_RUNTIME_DIR to a folder of yours"
+            )
             return 1
         try:
             status = self._start_recorder("")
