@@ -5,7 +5,6 @@ Training loops call it, so it imports nothing slow, such as the database.
 
 from __future__ import annotations
 
-import argparse
 import socket
 from collections.abc import Mapping, Sequence
 
@@ -62,16 +61,14 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     for problem in marked.problems:
         print_notice(f"{problem}.")
     if not marked.recordings and not marked.problems:
-        raise NoHeadError(_no_recording(arguments))
+        named, host = arguments.recording, socket.gethostname()
+        which = f"recording {quote(named)} doesn't monitor" if named else "no recording of yours monitors"
+        remedy = "run this on a monitored node, or on the machine that runs gswarm-tui"
+        if arguments.at is not None:
+            which = "no recording of yours is written on"
+            remedy = "--at works on the machine that runs gswarm-tui"
+        raise NoHeadError(f"{which} {host}; {remedy}.")
     count = len(marked.recordings)
     lines = [f"marked in {plural(count, 'recording')}"] if count else []
     print_reply(arguments, {"name": arguments.name, "recordings": marked.recordings}, *lines)
     return 1 if marked.problems else 0
-
-
-def _no_recording(arguments: argparse.Namespace) -> str:
-    recording, host = arguments.recording, socket.gethostname()
-    if arguments.at is not None:
-        return f"no recording of yours is written on {host}; --at works on the machine that runs gswarm-tui."
-    which = f"recording {quote(recording)} doesn't monitor" if recording else "no recording of yours monitors"
-    return f"{which} {host}; run this on a monitored node, or on the machine that runs gswarm-tui."

@@ -54,7 +54,18 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         return _print_results(find_recording_file(options.run.db, environ), form, options.plot, environ)
     if options.drives:
         return _drive(TrialPlan.from_json(os.environ.pop(PLAN_VARIABLE)), options, environ)
-    plan = _new_plan(options, environ)
+    available = gpus_of_nodes(asyncio.run(find_job(_job(options, environ))))
+    placements = placements_of(options.node_counts, options.gpus_per_node, options.placements, available)
+    trial_id = secrets.token_hex(6)
+    plan = TrialPlan(
+        trial_id,
+        options.command,
+        ordered_runs(placements, options.repeat, trial_id),
+        timeout_s=options.timeout,
+        throughput=options.throughput,
+        ntasks_per_node=options.ntasks_per_node,
+        srun=options.srun,
+    )
     if options.dry_run:
         for line in _plan_lines(plan):
             print(line)
@@ -91,21 +102,6 @@ def _check_files(form: formats.OutputOptions, plot: Path | None, recording: Path
     """Refuse output files that can't be written. Raises UserError."""
     check_output_file(form.out, force=form.force, recording=recording)
     check_output_file(plot, force=form.force, recording=recording, option="--plot")
-
-
-def _new_plan(options: Namespace, environ: Mapping[str, str]) -> TrialPlan:
-    available = gpus_of_nodes(asyncio.run(find_job(_job(options, environ))))
-    placements = placements_of(options.node_counts, options.gpus_per_node, options.placements, available)
-    trial_id = secrets.token_hex(6)
-    return TrialPlan(
-        trial_id,
-        options.command,
-        ordered_runs(placements, options.repeat, trial_id),
-        timeout_s=options.timeout,
-        throughput=options.throughput,
-        ntasks_per_node=options.ntasks_per_node,
-        srun=options.srun,
-    )
 
 
 def _job(options: Namespace, environ: Mapping[str, str]) -> str:

@@ -8,7 +8,6 @@ import os
 import shlex
 import socket
 import sys
-import termios
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -155,7 +154,7 @@ async def _show(client: Recorder, app: GswarmApp) -> int:
     if not showing.done():
         if problem is not None:
             app.exit(LEFT)
-        elif _terminal_is_gone():
+        elif not os.isatty(1):  # it was hung up; one that is open has to be restored
             nowhere = os.open(os.devnull, os.O_RDWR)
             for descriptor in (1, 2):
                 os.dup2(nowhere, descriptor)
@@ -239,12 +238,3 @@ def _app(
         history=QueryHistory(None if client.read_only else history_path()),  # it is the recorder's user's
         write_files=write_files if recorded else None,
     )
-
-
-def _terminal_is_gone() -> bool:
-    """Return whether standard output was hung up; an open terminal has to be restored."""
-    try:
-        termios.tcgetattr(1)
-    except termios.error:
-        return True
-    return False
