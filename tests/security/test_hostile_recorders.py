@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gswarm_tui.control.client import RELAY_MAGIC
+from gswarm_tui.control.client import RELAY_MAGIC as MAGIC
 from gswarm_tui.control.intents import RecorderError
 from gswarm_tui.control.messages import VERSION, encode
 from gswarm_tui.control.recorder import Recorder, Route
@@ -120,9 +120,7 @@ async def test_line_without_end_on_standard_error_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ssh = tmp_path / "ssh"
-    ssh.write_text(
-        f"#!{sys.executable}\nimport os\nos.write(1, {RELAY_MAGIC!r})\nos.write(2, b'x' * 300_000)\n"
-    )
+    ssh.write_text(f"#!{sys.executable}\nimport os\nos.write(1, {MAGIC!r})\nos.write(2, b'x' * 300_000)\n")
     ssh.chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     route = SshRoute("evil", "")
