@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -22,7 +23,7 @@ from gswarm_tui.store.querying.arrays import pack_arrays, unpack_arrays
 from gswarm_tui.store.sql.schema import PROFILE_EVENTS, TableSchema
 
 if TYPE_CHECKING:
-    from gswarm_tui.store.recording.profiles import ProfileFacts, StoredProfile
+    from gswarm_tui.store.recording.profiles import ProfileFacts
     from gswarm_tui.store.recording.recorder import FileWriter
 
 MAX_STEP = 16 * 1024 * 1024
@@ -58,13 +59,19 @@ async def serve_import(
                 "at_its_time": profile.at_its_time,
             }
         )
-        while True:
+        while profile is not None:
             step = await read_message(reader, MAX_STEP)
-            result = await asyncio.wrap_future(recorder.in_thread(_step(profile, step)))
-            if "finish" in step:
-                profile = None
-                await send({"result": result})
-                return
+            match step:
+                case {"names": names}:
+                    call: Callable[[], Any] = partial(profile.name_ids, names)
+                case {"table": table, "columns": columns}:
+                    call = partial(profile.add, _TABLES[table], unpack_arrays(columns))
+                case {"finish": facts}:
+                    call = partial(profile.finish, _facts(facts))
+                case _:
+                    raise MessageError("an import has no such step")
+            result = await asyncio.wrap_future(recorder.in_thread(call))
+            profile = None if "finish" in step else profile
             await send({"result": result})
     except StoreError as error:
         await send({"error": str(error)})
@@ -72,20 +79,6 @@ async def serve_import(
         if profile is not None:
             with contextlib.suppress(StoreError):
                 await asyncio.shield(asyncio.wrap_future(recorder.in_thread(profile.abandon)))
-
-
-def _step(profile: StoredProfile, step: Mapping[str, Any]) -> Callable[[], Any]:
-    """Return the call of a step. Raises MessageError."""
-    match step:
-        case {"names": names}:
-            return lambda: profile.name_ids(names)
-        case {"table": table, "columns": columns}:
-            arrays = unpack_arrays(columns)
-            return lambda: profile.add(_TABLES[table], arrays)
-        case {"finish": facts}:
-            last = _facts(facts)
-            return lambda: profile.finish(last)
-    raise MessageError("an import has no such step")
 
 
 def _facts(values: Any) -> ProfileFacts:
