@@ -149,6 +149,7 @@ def run_web_server(head: Head, settings: ServerSettings) -> int:
         watching.cancel()
 
     async def close_at_end(server: WebServer) -> None:
+        """Close the server with the reason once the tokens were removed."""
         while not are_replaced(tokens):  # noqa: ASYNC110 - files give no events
             await asyncio.sleep(ENDED_EVERY_S)
         if any(each.uid == tokens.uid for each in running_heads(os.environ)):
