@@ -5,7 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from gswarm_agent.frame import ClockExchange, Frame, GpuFacts, Hello, HostFacts, Note, ProcessSample, Row
+from gswarm_agent.frame import (
+    TABLES,
+    ClockExchange,
+    Frame,
+    GpuFacts,
+    Hello,
+    HostFacts,
+    Note,
+    ProcessSample,
+    Row,
+)
 from gswarm_agent.metrics import (
     GPU_COLUMNS,
     HOST_COLUMNS,
@@ -78,10 +88,6 @@ class HostileNode:
     def _row(self, width: int) -> Row:
         return tuple(self._rng.choice(NUMBERS) for _ in range(width))
 
-    def _columns(self, own: tuple[str, ...]) -> tuple[str, ...]:
-        mixed = tuple(self._rng.sample(own, len(own)))
-        return self._rng.choice((own, own, mixed, (*own, self._text()), own[:3], (), own + own))
-
     def _hello(self, life: str, gpus: int) -> Hello:
         text, maybe, maybe_text = self._text, self._maybe, self._maybe_text
         return Hello(
@@ -108,22 +114,19 @@ class HostileNode:
                 for index in range(gpus)
             ),
             capabilities={text(): text() for _ in range(3)} | {"gpu": text(), "processes": text()},
-            gpu_columns=self._columns(GPU_COLUMNS),
-            host_columns=self._columns(HOST_COLUMNS),
-            process_columns=self._columns(PROCESS_COLUMNS),
             clock=ClockExchange(*self._rng.choices(WHOLE, k=3)),
         )
 
     def _frame(self, hello: Hello, now: float) -> Frame:
         choose, gpus = self._rng.choice, range(len(hello.gpus))
         self._later += choose((1, 1, 2**40))
-        return hello.tables.frame(
+        return TABLES.frame(
             seq=self._later,
             ts_ns=choose((*WHOLE, round(now * 1e9) + self._later)),
             late_ms=choose((0.0, -1.0, 3.4e38)),
             missed=choose(WHOLE),
-            gpus=tuple(choose((None, self._row(len(hello.gpu_columns)))) for _ in gpus),
-            host=choose((None, self._row(len(hello.host_columns)))),
+            gpus=tuple(choose((None, self._row(len(GPU_COLUMNS)))) for _ in gpus),
+            host=choose((None, self._row(len(HOST_COLUMNS)))),
             processes=tuple(
                 ProcessSample(
                     choose(gpus),
@@ -132,7 +135,7 @@ class HostileNode:
                     self._maybe_text(),
                     self._maybe(),
                     self._maybe(),
-                    self._row(len(hello.process_columns)),
+                    self._row(len(PROCESS_COLUMNS)),
                     *(self._maybe_text() for _ in range(3)),
                 )
                 for _ in (*gpus, *gpus)

@@ -24,23 +24,15 @@ SINGLE, DOUBLE = 4, 8
 MAX_SINGLE = 3.4028234663852886e38
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BlockLayout:
-    """The columns of a table's blocks, in the order of its rows.
+    """The columns of a table's blocks, in the order of its rows. Only the same object is equal.
 
     Columns in ``exact`` have double precision, the others single.
     """
 
     columns: Tuple[str, ...]
     exact: FrozenSet[str] = frozenset()
-
-    def __hash__(self) -> int:
-        """Return a hash that is computed once, as the recorder groups frames by layout."""
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.columns, self.exact))
 
     @cached_property
     def singles(self) -> Tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from gswarm_agent import block
 from gswarm_agent.block import Block, BlockLayout
@@ -18,11 +18,10 @@ from gswarm_agent.metrics import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, TypeAlias
+    from typing import Any, List, Mapping, Optional, Sequence, Tuple, TypeAlias
 
 Number = block.Number
 Row = block.Row
-Columns: TypeAlias = "Tuple[str, ...]"
 NamedRow: TypeAlias = "Tuple[str, Optional[Row]]"
 """A row of a listing: its name and its numbers, None if nothing was measured."""
 
@@ -119,9 +118,7 @@ class Hello:
 
     ``life`` identifies one run of an agent: sequence numbers start at 1 in each. ``capabilities`` maps what
     can't be measured (a metric's name, or "gpu", "gpu3.power_w", "processes") to the reason in one sentence.
-    ``*_columns`` are the columns of all frames that follow; ``exact_columns`` are the columns, of any table,
-    in double precision. ``links`` say how the GPUs are connected. ``listing_columns`` are the listings that
-    its frames may have, each with its columns.
+    ``links`` say how the GPUs are connected.
     """
 
     agent_version: str
@@ -131,24 +128,13 @@ class Hello:
     host: HostFacts
     gpus: Tuple[GpuFacts, ...]
     capabilities: Mapping[str, str]
-    gpu_columns: Tuple[str, ...]
-    host_columns: Tuple[str, ...]
-    process_columns: Tuple[str, ...]
     clock: Optional[ClockExchange] = None
-    exact_columns: FrozenSet[str] = EXACT_COLUMNS
     links: Tuple[GpuLink, ...] = ()
-    listing_columns: Tuple[Tuple[str, Columns], ...] = LISTING_COLUMNS
-
-    @cached_property
-    def tables(self) -> Tables:
-        """The layouts of its frames' blocks."""
-        columns = self.gpu_columns, self.host_columns, self.process_columns
-        return tables(*columns, self.exact_columns, self.listing_columns)
 
 
 @dataclass(frozen=True)
 class ProcessSample:
-    """One process on one GPU; ``gpu`` is the position in ``Hello.gpus``, ``row`` follows process_columns.
+    """One process on one GPU; ``gpu`` is the position in ``Hello.gpus``, ``row`` follows PROCESS_COLUMNS.
 
     ``cpus`` are those that its main thread may use, ``state`` is that thread's letter as ps prints it, and
     ``wchan`` the kernel function in which it waits.
@@ -333,18 +319,10 @@ class Tables:
         )
 
 
-@lru_cache(maxsize=16)
-def tables(
-    gpus: Columns,
-    host: Columns,
-    processes: Columns,
-    exact: FrozenSet[str],
-    listings: Tuple[Tuple[str, Columns], ...] = LISTING_COLUMNS,
-) -> Tables:
-    """Return the layouts of columns. Nodes of one version share them, so that comparisons are cheap."""
-    named: Dict[str, BlockLayout] = {kind: BlockLayout(columns, exact) for kind, columns in listings}
-    return Tables(BlockLayout(gpus, exact), BlockLayout(host, exact), BlockLayout(processes, exact), named)
-
-
-TABLES = tables(GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, EXACT_COLUMNS)
+TABLES = Tables(
+    BlockLayout(GPU_COLUMNS, EXACT_COLUMNS),
+    BlockLayout(HOST_COLUMNS, EXACT_COLUMNS),
+    BlockLayout(PROCESS_COLUMNS, EXACT_COLUMNS),
+    {kind: BlockLayout(columns, EXACT_COLUMNS) for kind, columns in LISTING_COLUMNS},
+)
 """The layouts of the catalogue's metrics."""

@@ -31,7 +31,7 @@ from gswarm_agent.folder import (
 )
 from gswarm_agent.frame import WARNING, Hello, Note
 from gswarm_agent.mark import MarkError, Marks, read_request
-from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, known_groups
+from gswarm_agent.metrics import DEFAULT_GROUPS, known_groups
 from gswarm_agent.sampler import Sampler, SystemWatch, clamp_interval
 from gswarm_agent.spool import MIB, Spool
 from gswarm_agent.wire import (
@@ -130,9 +130,6 @@ def make_hello(probe: Probe, interval_ms: int) -> Hello:
         host=host,
         gpus=gpus,
         capabilities=capabilities,
-        gpu_columns=GPU_COLUMNS,
-        host_columns=HOST_COLUMNS,
-        process_columns=PROCESS_COLUMNS,
         links=probe.links()[:MAX_LINKS],
     )
 

@@ -1,8 +1,8 @@
 """The wire: messages between recorder and agent as length-prefixed msgpack, without any I/O.
 
 A stream begins with ``MAGIC``; the recorder skips what a login shell printed before it. Each message is four
-bytes of length, big-endian, and a msgpack array whose first element is the message's tag. The hello describes
-the columns once; frames carry one block of numbers per table, see ``docs/decisions/002-wire-blocks.md``.
+bytes of length, big-endian, and a msgpack array whose first element is the message's tag. Frames carry one
+block of numbers per table, in the catalogue's columns, see ``docs/decisions/002-wire-blocks.md``.
 Instead of messages the stream may carry compressed chunks of them, see ``Packer``.
 
 Nothing received is trusted: after the first ``WireError`` a stream can't be used any more.
@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 
 import msgpack
 
 from gswarm_agent.frame import ClockExchange, Frame, Hello
-from gswarm_agent.metrics import DEFAULT_GROUPS
+from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COLUMNS, HOST_COLUMNS, LISTING_COLUMNS, PROCESS_COLUMNS
 from gswarm_agent.wire_payload import (
     MAX_NOTES,
     MAX_PROCESSES,
@@ -26,14 +26,14 @@ from gswarm_agent.wire_payload import (
     WireError,
     malformed,
     read_fields,
-    read_hello,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Optional, Tuple, Type, TypeAlias, Union
 
-WIRE_VERSION = 8
+WIRE_VERSION = zlib.crc32(repr((9, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, LISTING_COLUMNS)).encode())
+"""Number of this form of messages, with the catalogue's columns. Increase the 9 with each other change."""
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
 MAX_MESSAGE = 4 * 1024 * 1024
 MAX_PARTS = 16 * 1024
@@ -217,8 +217,9 @@ Message: TypeAlias = (
 )
 
 
-_HELLO, _FRAME = 1, 2
+_FRAME = 2
 _KINDS: Dict[int, Type[Any]] = {
+    1: Hello,
     3: Pong,
     4: Bye,
     5: Lost,
@@ -241,26 +242,6 @@ _TAGS = {kind: tag for tag, kind in _KINDS.items()}
 
 
 def _body(message: Message) -> List[Any]:
-    if isinstance(message, Hello):
-        return [
-            _HELLO,
-            message.agent_version,
-            message.life,
-            message.interval_ms,
-            message.simulated,
-            _parts(message.host),
-            [_parts(gpu) for gpu in message.gpus],
-            dict(message.capabilities),
-            [
-                message.gpu_columns,
-                message.host_columns,
-                message.process_columns,
-                sorted(message.exact_columns),
-            ],
-            None if message.clock is None else _parts(message.clock),
-            [_parts(link) for link in message.links],
-            dict(message.listing_columns),
-        ]
     if isinstance(message, Frame):
         processes = message.processes
         return [
@@ -272,19 +253,18 @@ def _body(message: Message) -> List[Any]:
             message.gpus.data,
             message.host.data,
             None if processes is None else [*processes.columns, processes.numbers.data],
-            [_parts(note) for note in message.notes[-MAX_NOTES:]],
+            _parts(message.notes[-MAX_NOTES:]),
             message.gauge_ms,
             {kind: [rows.names, rows.numbers.data] for kind, rows in message.listings.items()},
         ]
-    parts = _parts(message)
-    return [
-        _TAGS[type(message)],
-        *(_parts(part) if isinstance(part, ClockExchange) else part for part in parts),
-    ]
+    return [_TAGS[type(message)], *_parts(message)]
 
 
-def _parts(value: Any) -> List[Any]:
-    return list(vars(value).values())
+def _parts(value: Any) -> Any:
+    """Return a dataclass as a list of its fields, also within a tuple or another one."""
+    if isinstance(value, tuple):
+        return [_parts(part) for part in value]
+    return [_parts(part) for part in vars(value).values()] if is_dataclass(value) else value
 
 
 def encode(message: Message) -> bytes:
@@ -447,16 +427,14 @@ class Decoder:
             raise malformed("message")
         tag, values = body[0], body[1:]
         try:
-            if tag == _HELLO:
-                hello = read_hello(values)
-                self._frames = FrameReader(hello)
-                return hello
             if tag == _FRAME:
                 if self._frames is None:
                     raise WireError("a frame came before the hello")
                 return self._frames.read(values)
             if tag in _KINDS:
                 message: Message = read_fields(_KINDS[tag], values, _KINDS[tag].__name__.lower())
+                if isinstance(message, Hello):
+                    self._frames = FrameReader(message)
                 return message
         except (ValueError, TypeError) as error:
             raise WireError(f"malformed message: {error}") from None

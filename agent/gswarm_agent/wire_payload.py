@@ -14,6 +14,7 @@ from gswarm_agent.frame import (
     ERROR,
     INFO,
     MAX_GAUGE_MS,
+    TABLES,
     WARNING,
     ClockExchange,
     Frame,
@@ -119,6 +120,17 @@ def _data(value: Any, what: str) -> bytes:
     return value
 
 
+@lru_cache(maxsize=64)
+def _links(rows: Tuple[Tuple[Any, ...], ...]) -> Tuple[GpuLink, ...]:
+    """Check how GPUs are connected; nodes of one kind share the result."""
+    return tuple(read_fields(GpuLink, list(row), "hello link") for row in rows)
+
+
+def _capabilities(value: Any, what: str) -> Dict[str, str]:
+    found = _mapping(value, what, MAX_GPUS * MAX_COLUMNS)
+    return {read_text(name, what): read_text(reason, what) for name, reason in found.items()}
+
+
 _FIELD_CHECKS: Dict[str, Callable[[Any, str], Any]] = {
     "str": read_text,
     "int": read_integer,
@@ -127,6 +139,11 @@ _FIELD_CHECKS: Dict[str, Callable[[Any, str], Any]] = {
     "Optional[int]": partial(optional, read_integer),
     "Optional[float]": partial(optional, read_number),
     "ClockExchange": lambda value, what: read_fields(ClockExchange, value, what),
+    "Optional[ClockExchange]": partial(optional, lambda value, what: read_fields(ClockExchange, value, what)),
+    "HostFacts": lambda value, what: read_fields(HostFacts, value, what),
+    "Tuple[GpuFacts, ...]": partial(_tuple, lambda value, what: read_fields(GpuFacts, value, what), MAX_GPUS),
+    "Tuple[GpuLink, ...]": lambda value, what: _links(tuple(map(tuple, read_array(value, what, MAX_LINKS)))),
+    "Mapping[str, str]": _capabilities,
     "Tuple[Tuple[str, int], ...]": _resume,
     "Tuple[str, ...]": partial(_tuple, read_text, MAX_GROUPS),
     "Tuple[int, ...]": partial(_tuple, read_integer, MAX_PROCESSES),
@@ -141,57 +158,15 @@ def read_fields(kind: Type[_T], value: Any, what: str) -> _T:
     return kind(*(_FIELD_CHECKS[str(f.type)](v, f"{what} {f.name}") for f, v in zip(named, values)))
 
 
-def read_hello(body: List[Any]) -> Hello:
-    """Return the hello of a message's values."""
-    version, life, interval_ms, simulated, host, gpus, capabilities, columns, clock, links, listings = body
-    tables = read_array(columns, "hello columns", 4, 4)
-    named = [_columns(tuple(read_array(table, "hello columns", MAX_COLUMNS))) for table in tables]
-    facts = tuple(read_fields(GpuFacts, g, "hello gpu") for g in read_array(gpus, "hello gpus", MAX_GPUS))
-    for gpu in facts:
-        read_integer(gpu.index, "hello gpu index", 0, MAX_GPU_INDEX)
-    return Hello(
-        agent_version=read_text(version, "hello version"),
-        life=read_text(life, "hello life"),
-        interval_ms=read_integer(interval_ms, "hello interval", MIN_INTERVAL_MS, MAX_INTERVAL_MS),
-        simulated=_flag(simulated, "hello"),
-        host=read_fields(HostFacts, host, "hello host"),
-        gpus=facts,
-        capabilities={
-            read_text(name, "capability"): read_text(reason, "capability")
-            for name, reason in _mapping(capabilities, "capabilities", MAX_GPUS * MAX_COLUMNS).items()
-        },
-        gpu_columns=named[0],
-        host_columns=named[1],
-        process_columns=named[2],
-        exact_columns=frozenset(named[3]),
-        clock=None if clock is None else read_fields(ClockExchange, clock, "clock"),
-        links=_links(tuple(map(tuple, read_array(links, "hello links", MAX_LINKS))), len(facts)),
-        listing_columns=tuple(
-            (read_text(kind, "listing"), _columns(tuple(read_array(names, "listing columns", MAX_COLUMNS))))
-            for kind, names in _mapping(listings, "hello listings", MAX_LISTINGS).items()
-        ),
-    )
-
-
-@lru_cache(maxsize=64)
-def _links(rows: Tuple[Tuple[Any, ...], ...], gpus: int) -> Tuple[GpuLink, ...]:
-    """Check how GPUs are connected; nodes of one kind share the result."""
-    links = tuple(read_fields(GpuLink, list(row), "hello link") for row in rows)
-    for link in links:
-        read_integer(link.gpu, "hello link", 0, gpus - 1)
-    return links
-
-
-@lru_cache(maxsize=8)
-def _columns(names: Tuple[Any, ...]) -> Tuple[str, ...]:
-    """Check a table's columns; nodes of one version share the result."""
-    return tuple(read_text(name, "hello column") for name in names)
-
-
 class FrameReader:
-    """Reads frames in the shape that their hello described."""
+    """Reads frames of the GPUs of a hello, whose numbers it checks. Raises WireError."""
 
     def __init__(self, hello: Hello) -> None:
+        read_integer(hello.interval_ms, "hello interval", MIN_INTERVAL_MS, MAX_INTERVAL_MS)
+        for gpu in hello.gpus:
+            read_integer(gpu.index, "hello gpu index", 0, MAX_GPU_INDEX)
+        for link in hello.links:
+            read_integer(link.gpu, "hello link", 0, len(hello.gpus) - 1)
         self._hello = hello
         self._identities: List[Any] = [[]] * 7
         self._columns: Tuple[Tuple[Any, ...], ...] = ((),) * 7
@@ -206,8 +181,8 @@ class FrameReader:
             read_integer(ts_ns, "frame time"),
             read_number(late_ms, "frame lateness"),
             read_integer(missed, "frame missed"),
-            _block(gpus, hello.tables.gpus, len(hello.gpus), "frame gpus"),
-            _block(host, hello.tables.host, 1, "frame host"),
+            _block(gpus, TABLES.gpus, len(hello.gpus), "frame gpus"),
+            _block(host, TABLES.host, 1, "frame host"),
             None if processes is None else self._read_processes(processes),
             tuple([_note(note, hello) for note in notes]) if notes else (),
             read_integer(gauge_ms, "frame gauges", 0, MAX_GAUGE_MS),
@@ -217,7 +192,7 @@ class FrameReader:
         )
 
     def _read_listing(self, kind: Any, value: Any) -> NamedRows:
-        layout = self._hello.tables.listings.get(kind)
+        layout = TABLES.listings.get(kind)
         if layout is None:
             raise malformed("frame listing")
         names, numbers = read_array(value, "listing", 2, 2)
@@ -232,7 +207,7 @@ class FrameReader:
             self._identities = identities
         count = len(self._columns[0])
         changing = _texts(states, count, "process state"), _texts(wchans, count, "process wchan")
-        block = _block(numbers, self._hello.tables.processes, count, "process numbers")
+        block = _block(numbers, TABLES.processes, count, "process numbers")
         columns: Tuple[Any, ...] = (*self._columns, *changing, block)
         return Processes(*columns)
 

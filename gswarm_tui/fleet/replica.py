@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gswarm_agent.frame import TABLES
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, MAX_INTERVAL_MS, MIN_INTERVAL_MS
 from gswarm_agent.wire import encode
 from gswarm_agent.wire_payload import WireError
@@ -68,7 +69,7 @@ def _node_state(node: NodeState) -> dict[str, Any]:
         state["energy"] = [part if isinstance(part, float) else part.tobytes() for part in node.energy]
         if node.process_table is not None or node.listings:
             # The wire has processes and listings only in frames.
-            empty = hello.tables.frame(1, 0, 0.0, 0, gpus=[None] * len(hello.gpus), host=None)
+            empty = TABLES.frame(1, 0, 0.0, 0, gpus=[None] * len(hello.gpus), host=None)
             listed = replace(empty, processes=node.process_table, listings=node.listings)
             state["listed"] = encode(listed)
     return state

@@ -297,9 +297,8 @@ class Fleet:
     def _adopt(self, node: NodeState, hello: Hello) -> None:
         """Set up the node as its hello describes it; other GPUs begin with an empty history."""
         same = node.hello is not None and _same_gpus(node.hello, hello)
-        if not (same and node.hello and node.hello.process_columns == hello.process_columns):
-            node.process_table = None  # it is of the former GPUs and columns
         if not same:
+            node.process_table = None  # it is of the former GPUs
             node.keep_energy(zip(_keys(node.name, node.facts), node.energy.gpus, strict=True))
             keys = _keys(node.name, hello.gpus)
             node.energy = EnergyMeters.of(node.former_energy.get(key, UNKNOWN) for key in keys)
@@ -346,12 +345,10 @@ class Fleet:
         if late:
             samples.gpus[:, ENERGY] = np.nan  # nobody knows how much was used until then
         else:
-            logged += self._newest(node, event, hello, samples)
+            logged += self._newest(node, event, samples)
         return used, logged
 
-    def _newest(
-        self, node: NodeState, event: FrameArrived, hello: Hello, samples: FrameValues
-    ) -> list[EventLogged]:
+    def _newest(self, node: NodeState, event: FrameArrived, samples: FrameValues) -> list[EventLogged]:
         """Apply a frame that is the newest: the node shows it from now on."""
         frame = event.frame
         node.gpus, node.host = samples.gpus, samples.host
@@ -359,8 +356,7 @@ class Fleet:
         if (kept := np.isnan(node.gpus[:, ENERGY]) & node.energy_is_recent).any():
             node.gpus = node.gpus.copy()
             node.gpus[kept, ENERGY] = node.energy.used_mj[kept]
-        same_columns = node.hello and hello.process_columns == node.hello.process_columns
-        if frame.processes is not None and same_columns and PROCESSES in self.metrics:
+        if frame.processes is not None and PROCESSES in self.metrics:
             node.process_table = frame.processes
         if frame.listings and HOST in self.metrics:
             node.listings = {**node.listings, **frame.listings}

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 
-from gswarm_agent.frame import Hello
-from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_agent.frame import TABLES, Hello
+from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_tui.fleet.events import Event, FrameArrived, NodeIntroduced, RecorderStatus
@@ -96,8 +96,7 @@ def _seconds(nodes: int, seconds: int, seed: int) -> Iterator[list[Event]]:
     hellos: dict[str, Hello] = {}
     for name, machine in zip(names, machines, strict=True):
         host, gpus, capabilities = machine.facts()
-        columns = GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
-        hello = Hello("bench", f"life-{name}", 1000, True, host, gpus, capabilities, *columns)
+        hello = Hello("bench", f"life-{name}", 1000, True, host, gpus, capabilities)
         hellos[name] = hello
         events.append(NodeIntroduced(name, BEGAN, hello))
     for second in range(seconds):
@@ -105,7 +104,7 @@ def _seconds(nodes: int, seconds: int, seed: int) -> Iterator[list[Event]]:
             late_ms = noise.expovariate(1 / 0.15)
             at = BEGAN + second + late_ms / 1000
             reading = _noisy(machine.read(round((60 + second) * 1e9 + late_ms * 1e6)), noise)
-            frame = hellos[name].tables.frame(
+            frame = TABLES.frame(
                 second + 1,
                 round(at * 1e9),
                 late_ms,

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gswarm_agent.frame import Frame, Hello
+from gswarm_agent.frame import TABLES, Frame, Hello
 from gswarm_agent.server import make_hello
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_tui.fleet.events import FrameArrived, LinkChanged, NodeIntroduced, Phase, RecorderStatus
@@ -112,7 +112,7 @@ def repeating_fleet(names: Sequence[str], seed: int) -> Iterator[_RepeatingNode]
             readings = [node.read((60 + n) * 10**9) for n in range(READINGS)]
             recorded.append(
                 [
-                    hello.tables.frame(
+                    TABLES.frame(
                         1, 0, 0.1, 0, gpus=one.gpus, host=one.host, processes=one.processes, notes=one.notes
                     )
                     for one in readings

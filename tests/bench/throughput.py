@@ -14,8 +14,7 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_agent.frame import Hello
-from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_agent.frame import TABLES, Hello
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_agent.wire import MAGIC, Packer, encode
 from gswarm_tui.fleet.events import RecorderStatus
@@ -119,23 +118,12 @@ def messages_of(name: str, index: int, nodes: int, frames: int, seed: int) -> li
     now = time.time_ns()
     node = SimulatedNode(Simulation(name, index, nodes, GPUS, seed, 0))
     host, gpus, capabilities = node.facts()
-    hello = Hello(
-        "bench",
-        f"life-{name}",
-        1000,
-        True,
-        host,
-        gpus,
-        capabilities,
-        GPU_COLUMNS,
-        HOST_COLUMNS,
-        PROCESS_COLUMNS,
-    )
+    hello = Hello("bench", f"life-{name}", 1000, True, host, gpus, capabilities)
     messages = [encode(hello)]
     for tick in range(frames):
         reading = node.read((tick + 60) * 10**9)
         ts_ns = now + (tick - frames) * 10**9
-        frame = hello.tables.frame(
+        frame = TABLES.frame(
             tick + 1,
             ts_ns,
             0.1,

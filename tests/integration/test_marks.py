@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gswarm_agent import mark
-from gswarm_agent.frame import Frame, Hello, HostFacts, Note
+from gswarm_agent.frame import TABLES, Frame, Hello, HostFacts, Note
 from gswarm_agent.mark import (
     MOST_WAITING,
     MarkError,
@@ -30,8 +30,8 @@ from gswarm_agent.wire import Ack, Stop
 from tests.integration.agent_node import Node, disconnect, gone, hear_of, kill, until
 from tests.integration.agent_process import Agent
 
-HELLO = Hello("1", "l", 1000, False, HostFacts("n", "b"), (), {}, (), (), ())
-FRAME = HELLO.tables.frame(1, 10**18, 0.0, 0, gpus=(), host=None)
+HELLO = Hello("1", "l", 1000, False, HostFacts("n", "b"), (), {})
+FRAME = TABLES.frame(1, 10**18, 0.0, 0, gpus=(), host=None)
 printable = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=20)
 plain = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | printable
 

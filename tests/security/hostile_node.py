@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import count
 
 from gswarm_agent.frame import TABLES, ClockExchange, Frame, GpuFacts, Hello, HostFacts, Note
-from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_agent.metrics import HOST_COLUMNS
 from gswarm_agent.wire import LENGTH, MAGIC, PACKED, Decoder, Packer, Pong, Stop, encode
 from gswarm_agent.wire_payload import MAX_GPUS
 
@@ -27,8 +27,7 @@ def hello(life: str, gpus: int = 0, *, live: bool = False) -> Hello:
     facts = tuple(GpuFacts(n, f"GPU-{life}-{n}", "NVIDIA H100", None, n, 81_559) for n in range(gpus))
     host = HostFacts("gpu66", "boot")
     clock = ClockExchange(now, now, now) if live else None
-    columns = GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
-    return Hello("0.1.0", life, 1000, False, host, facts, {}, *columns, clock)
+    return Hello("0.1.0", life, 1000, False, host, facts, {}, clock)
 
 
 def frame(seq: int, ts_ns: int, notes: tuple[Note, ...] = ()) -> Frame:

@@ -11,8 +11,6 @@ from gswarm_agent.frame import TABLES, Frame, GpuFacts, GpuLink, Hello, HostFact
 from gswarm_agent.metrics import (
     GPU_COLUMNS,
     HOST,
-    HOST_COLUMNS,
-    PROCESS_COLUMNS,
     PROCESSES,
     columns_off,
 )
@@ -152,9 +150,6 @@ class Scene:
                 host=host,
                 gpus=gpus,
                 capabilities=capabilities,
-                gpu_columns=GPU_COLUMNS,
-                host_columns=HOST_COLUMNS,
-                process_columns=PROCESS_COLUMNS,
                 links=self._probes[name].links(),
             )
             self.hub.publish(LinkChanged(name, self.time, Phase.LIVE))

@@ -22,7 +22,6 @@ from gswarm_agent.frame import (
     Note,
     ProcessSample,
     Row,
-    Tables,
 )
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PORT_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import Event, FrameArrived, NodeIntroduced, RecorderStatus
@@ -70,7 +69,6 @@ def hello(
     gpus: int = 2,
     life: str = "life1",
     boot_id: str = "boot1",
-    gpu_columns: tuple[str, ...] = GPU_COLUMNS,
     capabilities: dict[str, str] | None = None,
     links: tuple[GpuLink, ...] = (),
 ) -> Hello:
@@ -85,9 +83,6 @@ def hello(
             for i in range(gpus)
         ),
         capabilities=capabilities or {},
-        gpu_columns=gpu_columns,
-        host_columns=HOST_COLUMNS,
-        process_columns=PROCESS_COLUMNS,
         links=links,
     )
 
@@ -116,13 +111,12 @@ def arrived(
     host: Row | None = None,
     processes: tuple[ProcessSample, ...] | None = None,
     notes: tuple[Note, ...] = (),
-    tables: Tables = TABLES,
     gauge_ms: int = MAX_GAUGE_MS,
     listed: Mapping[str, Sequence[NamedRow]] | None = None,
 ) -> FrameArrived:
     """Return frame ``seq``, sampled ``seq`` seconds after T0, or at ``ts``."""
     when = T0 + seq if ts is None else ts
-    frame = tables.frame(
+    frame = TABLES.frame(
         seq=seq,
         ts_ns=round(when * 1e9),
         late_ms=0.5,

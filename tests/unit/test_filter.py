@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gswarm_agent.frame import GpuFacts, Hello, HostFacts, Processes, ProcessSample
+from gswarm_agent.frame import TABLES, GpuFacts, Hello, HostFacts, Processes, ProcessSample
 from gswarm_agent.metrics import GPU_COLUMNS, GPU_METRICS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import Phase
 from gswarm_tui.fleet.filter import FilterError, next_match, parse
@@ -37,18 +37,7 @@ def node(
 ) -> NodeState:
     """Return a live node with a value per GPU for each GPU metric, and one value for each host metric."""
     facts = tuple(GpuFacts(i, f"GPU-{i}", "NVIDIA H100", memory_total_mib=80_000) for i in range(gpus))
-    hello = Hello(
-        "1",
-        "life",
-        1000,
-        False,
-        HostFacts(name, "boot"),
-        facts,
-        {},
-        GPU_COLUMNS,
-        HOST_COLUMNS,
-        PROCESS_COLUMNS,
-    )
+    hello = Hello("1", "life", 1000, False, HostFacts(name, "boot"), facts, {})
     made = NodeState(name, phase=Phase.LIVE, hello=hello, last_arrival=NOW, mine=mine or (True,) * gpus)
     made.gpus = np.full((gpus, len(GPU_COLUMNS)), np.nan)
     for metric, value in values.items():
@@ -61,7 +50,7 @@ def node(
         ProcessSample(g, 100 + g, "ada", "python train.py", g + 8, g, unmeasured, "0-7", "D", "nfs_wait")
         for g in range(2)
     ]
-    made.process_table = Processes.of(hello.tables.processes, seen)
+    made.process_table = Processes.of(TABLES.processes, seen)
     return made
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gswarm_agent.frame import ERROR, INFO, TABLES, WARNING, GpuFacts, Hello, HostFacts, Note, Row, Tables
-from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.fleet.events import (
     FrameArrived,
     FramesLost,
@@ -42,9 +42,6 @@ def hello(gpus: int = 2, boot_id: str = "boot-1", life: str = "life-1") -> Hello
             GpuFacts(i, f"GPU-{i}", "NVIDIA H100", minor=i, memory_total_mib=80_000) for i in range(gpus)
         ),
         capabilities={},
-        gpu_columns=GPU_COLUMNS,
-        host_columns=HOST_COLUMNS,
-        process_columns=PROCESS_COLUMNS,
     )
 
 

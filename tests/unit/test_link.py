@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import pytest
 
-from gswarm_agent.frame import ClockExchange, Hello, HostFacts
+from gswarm_agent.frame import TABLES, ClockExchange, Hello, HostFacts
 from gswarm_agent.wire import (
     FRAMES_REMAIN,
     MAGIC,
@@ -46,9 +46,9 @@ E = TypeVar("E", bound=Event)
 BEGIN = 1_700_000_000.0
 SECOND_NS = 1_000_000_000
 NOW = ClockExchange(*(3 * [round(BEGIN * SECOND_NS)]))
-HELLO = Hello("1", "life1", 1000, False, HostFacts("gpu01", "b"), (), {}, (), (), (), NOW)
+HELLO = Hello("1", "life1", 1000, False, HostFacts("gpu01", "b"), (), {}, NOW)
 FORMER = replace(HELLO, life="life0", clock=None)
-FRAME = HELLO.tables.frame(1, round(BEGIN * SECOND_NS), 0.0, 0, gpus=(), host=None)
+FRAME = TABLES.frame(1, round(BEGIN * SECOND_NS), 0.0, 0, gpus=(), host=None)
 
 
 class ManualClock:

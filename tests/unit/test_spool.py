@@ -18,16 +18,18 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gswarm_agent import spool as spool_module
 from gswarm_agent.folder import Folder
-from gswarm_agent.frame import Frame, Hello, HostFacts
+from gswarm_agent.frame import TABLES, Frame, Hello, HostFacts
+from gswarm_agent.metrics import HOST_COLUMNS
 from gswarm_agent.spool import ENDED, FULL, UNREADABLE, Record, Spool, pack, unpack
 from gswarm_agent.wire import MAGIC, WIRE_VERSION, Decoder, Lost, encode
 
-HELLO = Hello("1", "", 1000, False, HostFacts("n1", "boot"), (), {}, (), ("load_1m",), (), listing_columns=())
+HELLO = Hello("1", "", 1000, False, HostFacts("n1", "boot"), (), {})
 HEADER = b"gswarm-spool %d\n" % WIRE_VERSION
 
 
 def frame(seq: int) -> Frame:
-    return HELLO.tables.frame(seq, 10**18 + seq, 0.0, 0, gpus=(), host=(float(seq),))
+    row = (float(seq), *(None,) * (len(HOST_COLUMNS) - 1))
+    return TABLES.frame(seq, 10**18 + seq, 0.0, 0, gpus=(), host=row)
 
 
 def everything(spool: Spool, life: str, at_once: int = 300) -> list[Frame]:
@@ -237,7 +239,7 @@ def test_frames_of_former_lives_go_first(folder: Folder) -> None:
     for seq in range(1, 31):
         spool.put(frame(seq))
     spool.spill()
-    spool = begun(folder, "two", memory=1_000, disk=6_000)
+    spool = begun(folder, "two", memory=2_000, disk=15_000)
     for seq in range(1, 51):
         spool.put(frame(seq))
     left = everything(spool, "one")

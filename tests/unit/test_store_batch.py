@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.frame import tables
-from gswarm_agent.metrics import EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.store.recording.batch import Batch
 from gswarm_tui.store.recording.known_ids import KnownIds
 from tests.unit.store_recording import arrived, gpu_row, introduced
@@ -32,24 +29,3 @@ def test_repeated_and_failed_frames_are_written_once_in_order(batches: list[list
     assert link["frames"] == len(newest)
     if newest:
         assert link["frames"] + link["lost_frames"] == newest[-1]
-
-
-@pytest.mark.parametrize("column", ["gpu_id", "ts", "interval_ms", "util_pct"])
-@pytest.mark.parametrize("exact", [frozenset[str](), EXACT_COLUMNS, frozenset({"gpu_id", "ts", "util_pct"})])
-def test_node_columns_cannot_overwrite_key_columns(column: str, exact: frozenset[str]) -> None:
-    """Of two columns with one name the first counts; columns in double precision come last."""
-    columns = (*GPU_COLUMNS, column)
-    layouts = tables(columns, HOST_COLUMNS, PROCESS_COLUMNS, exact)
-    row = (*gpu_row(util_pct=50), 1)
-    batch = Batch(
-        KnownIds(1, 1, 1, 1),
-        [
-            introduced("n1", gpus=1),
-            introduced("n2", gpus=1, life="life2", gpu_columns=columns),
-            arrived(1, [row], node="n2", life="life2", tables=layouts),
-        ],
-    )
-    (made,) = (columns for table, columns in batch.columns() if table.name == "gpu_samples")
-    assert made["gpu_id"].tolist() == [2]
-    assert made["util_pct"].tolist() == [50]
-    assert str(made["ts"].dtype) == "datetime64[us]"

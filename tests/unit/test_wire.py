@@ -26,7 +26,15 @@ from gswarm_agent.frame import (
     Note,
     ProcessSample,
 )
-from gswarm_agent.metrics import ALL_GROUPS, MAX_INTERVAL_MS, MIN_INTERVAL_MS
+from gswarm_agent.metrics import (
+    ALL_GROUPS,
+    GPU_COLUMNS,
+    HOST_COLUMNS,
+    LISTING_COLUMNS,
+    MAX_INTERVAL_MS,
+    MIN_INTERVAL_MS,
+    PROCESS_COLUMNS,
+)
 from gswarm_agent.wire import (
     MAGIC,
     MAX_MESSAGE,
@@ -63,10 +71,12 @@ HELLO = Hello(
     host=HostFacts("n", "b"),
     gpus=(GpuFacts(0, "GPU-0", "x"),),
     capabilities={},
-    gpu_columns=("power_w", "temp_c", "energy_mj"),
-    host_columns=("load_1m", "cpu_pct"),
-    process_columns=("sm_pct",),
 )
+
+
+def row_of(columns: tuple[str, ...], **values: float) -> tuple[float | None, ...]:
+    return tuple(map(values.get, columns))
+
 
 texts = st.text(st.characters(exclude_categories=("C", "Z"), include_characters=" "), max_size=40)
 whole = st.integers(0, 2**63 - 1)
@@ -94,7 +104,6 @@ gpus = st.builds(
     maybe_count,
     st.booleans(),
 )
-columns = st.lists(texts, max_size=6).map(tuple)
 
 
 def links(count: int) -> st.SearchStrategy[tuple[GpuLink, ...]]:
@@ -105,9 +114,7 @@ def links(count: int) -> st.SearchStrategy[tuple[GpuLink, ...]]:
 
 @st.composite
 def hellos(draw: st.DrawFn) -> Hello:
-    """Generate a hello, with some exact columns."""
-    tables = [draw(columns) for _ in range(3)]
-    names = [name for table in tables for name in table]
+    """Generate a hello."""
     facts = tuple(draw(st.lists(gpus, max_size=3)))
     return Hello(
         agent_version=draw(texts),
@@ -118,12 +125,7 @@ def hellos(draw: st.DrawFn) -> Hello:
         gpus=facts,
         links=draw(links(len(facts))),
         capabilities=draw(st.dictionaries(texts, texts, max_size=3)),
-        gpu_columns=tables[0],
-        host_columns=tables[1],
-        process_columns=tables[2],
         clock=draw(st.none() | clocks),
-        exact_columns=draw(st.frozensets(st.sampled_from(names))) if names else frozenset(),
-        listing_columns=tuple(draw(st.dictionaries(texts, columns, max_size=2)).items()),
     )
 
 
@@ -131,8 +133,9 @@ def hellos(draw: st.DrawFn) -> Hello:
 def frames(draw: st.DrawFn, hello: Hello) -> Frame:
     """Generate a frame that fits a hello."""
 
-    def row(width: int) -> st.SearchStrategy[tuple[float | None, ...]]:
-        return st.lists(numbers, min_size=width, max_size=width).map(tuple)
+    def row(columns: tuple[str, ...]) -> st.SearchStrategy[tuple[float | None, ...]]:
+        measured = st.dictionaries(st.sampled_from(columns), numbers, max_size=4)
+        return measured.map(lambda found: tuple(map(found.get, columns)))
 
     count = len(hello.gpus)
     positions = st.integers(0, count - 1) if count else st.nothing()
@@ -144,7 +147,7 @@ def frames(draw: st.DrawFn, hello: Hello) -> Frame:
         maybe_text,
         maybe_count,
         maybe_count,
-        row(len(hello.process_columns)),
+        row(PROCESS_COLUMNS),
         maybe_text,
         maybe_text,
         maybe_text,
@@ -158,20 +161,20 @@ def frames(draw: st.DrawFn, hello: Hello) -> Frame:
         st.none() | whole,
         st.none() | details,
     )
-    gpu_row = st.none() | row(len(hello.gpu_columns))
-    return hello.tables.frame(
+    gpu_row = st.none() | row(GPU_COLUMNS)
+    return TABLES.frame(
         draw(st.integers(1, 2**63 - 1)),
         draw(whole),
         draw(st.floats(0, width=32, allow_nan=False, allow_infinity=False)),
         draw(small),
         gpus=draw(st.lists(gpu_row, min_size=count, max_size=count)),
-        host=draw(st.none() | row(len(hello.host_columns))),
+        host=draw(st.none() | row(HOST_COLUMNS)),
         processes=draw(st.none() | st.lists(process, max_size=3)),
         notes=tuple(draw(st.lists(note, max_size=2))),
         gauge_ms=draw(st.integers(0, MAX_GAUGE_MS)),
         listings={
-            kind: draw(st.lists(st.tuples(texts, st.none() | row(len(names))), max_size=3))
-            for kind, names in hello.listing_columns
+            kind: draw(st.lists(st.tuples(texts, st.none() | row(names)), max_size=3))
+            for kind, names in LISTING_COLUMNS
             if draw(st.booleans())
         },
     )
@@ -281,19 +284,17 @@ def test_a_message_of_many_small_parts_is_rejected_before_it_fills_memory(part: 
 
 
 def test_the_largest_allowed_frame_is_decoded() -> None:
-    columns = tuple(f"c{n}" for n in range(20))
     gpus = tuple(GpuFacts(n, f"GPU-{n}", "x") for n in range(MAX_GPUS))
-    hello = Hello("1", "life", 1000, False, HostFacts("n", "b"), gpus, {}, columns, columns, columns)
-    row = (1.5,) * 20
-    process = ProcessSample(0, 1, "ada", "python " * 20, 0, 0, row)
+    hello = Hello("1", "life", 1000, False, HostFacts("n", "b"), gpus, {})
+    process = ProcessSample(0, 1, "ada", "python " * 20, 0, 0, (1.5,) * len(PROCESS_COLUMNS))
     note = Note("xid", "error", "XID 13", 0)
-    frame = hello.tables.frame(
+    frame = TABLES.frame(
         1,
         1,
         0.0,
         0,
-        gpus=(row,) * MAX_GPUS,
-        host=row,
+        gpus=((1.5,) * len(GPU_COLUMNS),) * MAX_GPUS,
+        host=(1.5,) * len(HOST_COLUMNS),
         processes=(process,) * MAX_PROCESSES,
         notes=(note,) * (MAX_NOTES + 1),
     )
@@ -331,23 +332,29 @@ def test_text_cannot_carry_escapes_line_breaks_or_another_direction_of_writing()
 def test_a_number_out_of_range_is_sent_as_unmeasured(number: float) -> None:
     messages: list[Message] = [
         HELLO,
-        HELLO.tables.frame(1, 1, 0.0, 0, gpus=[(number, 3, number)], host=(2.0, number)),
+        TABLES.frame(
+            *(1, 1, 0.0, 0),
+            gpus=[row_of(GPU_COLUMNS, power_w=number, temp_c=3, energy_mj=number)],
+            host=row_of(HOST_COLUMNS, load_1m=2.0, cpu_pct=number),
+        ),
     ]
     _, frame = decoded(MAGIC + b"".join(map(encode, messages)))
     assert isinstance(frame, Frame)
-    assert frame.gpus.rows == ((None, 3, None),)
-    assert frame.host.rows == ((2.0, None),)
+    assert frame.gpus.rows == (row_of(GPU_COLUMNS, temp_c=3),)
+    assert frame.host.rows == (row_of(HOST_COLUMNS, load_1m=2.0),)
 
 
 @given(st.integers(-(2**53), 2**53), st.integers(-(2**24), 2**24))
 def test_counters_are_exact_beyond_single_precision(counter: int, gauge: int) -> None:
-    messages: list[Message] = [
-        HELLO,
-        HELLO.tables.frame(1, 1, 0.0, 0, gpus=[(gauge, None, counter)], host=None),
-    ]
+    row = row_of(GPU_COLUMNS, power_w=gauge, energy_mj=counter)
+    messages: list[Message] = [HELLO, TABLES.frame(1, 1, 0.0, 0, gpus=[row], host=None)]
     _, frame = decoded(MAGIC + b"".join(map(encode, messages)))
     assert isinstance(frame, Frame)
-    assert frame.gpus.rows == ((gauge, None, counter),)
+    assert frame.gpus.rows == (row,)
+
+
+_GPUS, _HOST = bytes(TABLES.gpus.row_size), bytes(TABLES.host.row_size)
+_ONE = [[0], [1], [None], ["x"], [None], [0], ["0"], ["S"], [None], bytes(TABLES.processes.row_size)]
 
 
 def frame_message(body: list[object], gauge_ms: int = 1500, listings: object = None) -> bytes:
@@ -356,20 +363,16 @@ def frame_message(body: list[object], gauge_ms: int = 1500, listings: object = N
     return MAGIC + encode(HELLO) + struct.pack(">I", len(packed)) + packed
 
 
-@given(gpus=st.binary(min_size=16, max_size=16), host=st.binary(min_size=8, max_size=8))
+@given(
+    gpus=st.binary(min_size=len(_GPUS), max_size=len(_GPUS)),
+    host=st.binary(min_size=len(_HOST), max_size=len(_HOST)),
+)
 def test_any_bits_in_a_block_are_finite_numbers_or_none(gpus: bytes, host: bytes) -> None:
     _, frame = decoded(frame_message([1, 1, 0.0, 0, gpus, host, None, []]))
     assert isinstance(frame, Frame)
     assert encode(frame) == encode(decoded(MAGIC + encode(HELLO) + encode(frame))[1])
     for number in (*frame.gpus.rows[0], *frame.host.rows[0]):
         assert number is None or math.isfinite(number)
-
-
-_GPUS, _HOST, _ONE = (
-    bytes(16),
-    bytes(8),
-    [[0], [1], [None], ["x"], [None], [0], ["0"], ["S"], [None], bytes(4)],
-)
 
 
 @pytest.mark.parametrize(
@@ -424,11 +427,11 @@ def test_a_listing_that_does_not_fit_the_hello_is_rejected(listings: object) -> 
 
 def test_commands_of_processes_carry_no_escapes() -> None:
     odd = ProcessSample(
-        0, 1, "e\x1bve", "python\n[x]\u202e", None, None, (1.0,), "0-\x1b7", "S\n", "futex\x07"
+        0, 1, "e\x1bve", "python\n[x]\u202e", None, None, (1.0,) * 14, "0-\x1b7", "S\n", "futex\x07"
     )
     messages: list[Message] = [
         HELLO,
-        HELLO.tables.frame(1, 1, 0.0, 0, gpus=[None], host=None, processes=[odd]),
+        TABLES.frame(1, 1, 0.0, 0, gpus=[None], host=None, processes=[odd]),
     ]
     _, frame = decoded(MAGIC + b"".join(map(encode, messages)))
     assert isinstance(frame, Frame)

@@ -458,7 +458,4 @@ def hello_of(
             for gpu in gpus
         ),
         capabilities={name: str(why) for name, why in json_object(row["capabilities"]).items()},
-        gpu_columns=GPU_COLUMNS,
-        host_columns=HOST_COLUMNS,
-        process_columns=PROCESS_COLUMNS,
     )

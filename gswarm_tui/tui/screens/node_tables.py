@@ -187,14 +187,11 @@ def process_rows(hello: Hello, processes: Iterable[ProcessSample], *, old: bool)
     A process that runs far from its GPU has both NUMA nodes, as "1≠0".
     """
     rows = []
-    for process in sorted(processes, key=lambda p: (p.gpu, -_number(hello, p, "gpu_memory_mib"), p.pid)):
+    for process in sorted(processes, key=lambda p: (p.gpu, -_number(p, "gpu_memory_mib"), p.pid)):
         gpu = hello.gpus[process.gpu].label if process.gpu < len(hello.gpus) else f"{process.gpu}"
-        numbers = [
-            cell(_value(hello, process, name), metric)
-            for name, metric in zip(PROCESS_COLUMNS, PROCESS_METRICS, strict=True)
-        ]
+        numbers = [cell(value, metric) for value, metric in zip(process.row, PROCESS_METRICS, strict=True)]
         near = None if process.gpu >= len(hello.gpus) else hello.gpus[process.gpu].numa_node
-        if near is not None and _value(hello, process, "numa_node") not in (None, near):
+        if near is not None and _value(process, "numa_node") not in (None, near):
             numbers[PROCESS_COLUMNS.index("numa_node")] += f"≠{near}"
         texts = [
             gpu,
@@ -212,11 +209,9 @@ def process_rows(hello: Hello, processes: Iterable[ProcessSample], *, old: bool)
     return rows
 
 
-def _value(hello: Hello, process: ProcessSample, name: str) -> float | None:
-    if name not in hello.process_columns:
-        return None
-    return process.row[hello.process_columns.index(name)]
+def _value(process: ProcessSample, name: str) -> float | None:
+    return process.row[PROCESS_COLUMNS.index(name)]
 
 
-def _number(hello: Hello, process: ProcessSample, name: str) -> float:
-    return float(_value(hello, process, name) or 0)
+def _number(process: ProcessSample, name: str) -> float:
+    return float(_value(process, name) or 0)
