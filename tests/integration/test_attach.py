@@ -298,7 +298,7 @@ def test_the_end_of_a_step_ends_its_agent_with_a_bye(node: Node) -> None:
 def test_a_file_size_limit_loses_no_frame(node: Node) -> None:
     script = (
         "import resource, sys\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))\n"
         "from gswarm_agent.__main__ import main\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
