@@ -35,7 +35,6 @@ from gswarm_tui.options.server_options import ServerSettings
 from gswarm_tui.plotting.figure import draw
 from gswarm_tui.plotting.metric_choice import choose_metrics
 from gswarm_tui.plotting.plot_data import load_plot_data
-from gswarm_tui.plotting.trial_plot import draw_trial
 from gswarm_tui.reporting.report import build_report
 from gswarm_tui.server.listening import url_of
 from gswarm_tui.server.tokens import Tokens
@@ -44,7 +43,6 @@ from gswarm_tui.store.querying.arrays import ArraySource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.results import QueryError
 from gswarm_tui.store.recording.recorder import FileWriter
-from gswarm_tui.trials.progress import load_progress
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.viewer import Viewer
 from tests.chromium import chromium
@@ -308,14 +306,6 @@ def plot(recording: Path) -> None:
     (FOLDER / "plot.png").write_bytes(draw(material, UTC, "png"))
 
 
-def trial_plot(recording: Path) -> None:
-    """Draw the plot of a trial."""
-    with closing(FileSource(recording)) as source:
-        progress = load_progress(source)
-    if progress is not None:
-        (FOLDER / "trial-plot.png").write_bytes(draw_trial(progress.results, "png"))
-
-
 def report(recording: Path) -> None:
     """Photograph the first screen of a report."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
@@ -346,10 +336,6 @@ def main() -> None:
                 if not wanted or name in wanted:
                     draw(recording)
                     print(name)
-    if not wanted or "trial-plot" in wanted:
-        with tempfile.TemporaryDirectory() as folder:
-            trial_plot(record_example_trial(Path(folder) / "run.duckdb"))
-            print("trial-plot")
     if not wanted or "browser" in wanted:
         (FOLDER / "browser.png").write_bytes(asyncio.run(browser()))
         print("browser")

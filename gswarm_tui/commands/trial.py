@@ -51,7 +51,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     options = parse_trial(args, environ, formats.add_options)
     form = formats.parse_output_options(options)
     if options.results:
-        return _print_results(find_recording_file(options.run.db, environ), form, options.plot, environ)
+        return _print_results(find_recording_file(options.run.db, environ), form, environ)
     if options.drives:
         return _drive(TrialPlan.from_json(os.environ.pop(PLAN_VARIABLE)), options, environ)
     available = gpus_of_nodes(asyncio.run(find_job(_job(options, environ))))
@@ -72,7 +72,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         return 0
     if status := check_command(plan.command[0]):
         return status
-    _check_files(form, options.plot, options.run.db or Path())
+    check_output_file(form.out, force=form.force, recording=options.run.db or Path())
     print_notice(*_plan_lines(plan))
     os.environ[PLAN_VARIABLE] = plan.to_json()
     db, status = _run_in_job(plan, options, environ)
@@ -81,27 +81,19 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             done = next((one for one in load_trials(source) if one.plan.trial_id == plan.trial_id), None)
             results = load_results(source, done) if done is not None and done.outcomes else None
         if results is not None:
-            write_results(results, form, options.plot)
+            write_results(results, form)
     return status
 
 
-def _print_results(
-    db: Path, form: formats.OutputOptions, plot: Path | None, environ: Mapping[str, str]
-) -> int:
+def _print_results(db: Path, form: formats.OutputOptions, environ: Mapping[str, str]) -> int:
     """Print the results of the newest trial in a recording. Raises UserError."""
     with contextlib.closing(open_source(db, environ)) as source:
         if not (trials := load_trials(source)):
             raise TrialError(f"{db} has no trial; name another recording with --db.")
         results = load_results(source, trials[-1])
-        _check_files(form, plot, source.path)
-    write_results(results, form, plot)
+        check_output_file(form.out, force=form.force, recording=source.path)
+    write_results(results, form)
     return 0
-
-
-def _check_files(form: formats.OutputOptions, plot: Path | None, recording: Path) -> None:
-    """Refuse output files that can't be written. Raises UserError."""
-    check_output_file(form.out, force=form.force, recording=recording)
-    check_output_file(plot, force=form.force, recording=recording, option="--plot")
 
 
 def _job(options: Namespace, environ: Mapping[str, str]) -> str:

@@ -1,11 +1,10 @@
-"""Output of a trial's results: tables with notes, Markdown, JSON, data files, and the plot."""
+"""Output of a trial's results: tables with notes, Markdown, JSON, data files."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, TextIO
 
 from gswarm_tui.common.errors import printable
@@ -25,8 +24,8 @@ def load_results(source: QuerySource, trial: RecordedTrial) -> TrialResults:
     return trial_results(trial.plan, measure(source, trial.outcomes))
 
 
-def write_results(results: TrialResults, form: formats.OutputOptions, plot: Path | None) -> None:
-    """Print results, or write them to a file; draw them into a .pdf, .png or .svg file. Raises StoreError."""
+def write_results(results: TrialResults, form: formats.OutputOptions) -> None:
+    """Print results, or write them to a file. Raises StoreError."""
     if form.format in ("csv", "parquet"):
         formats.write(placements_result(results), form)
     else:
@@ -37,11 +36,6 @@ def write_results(results: TrialResults, form: formats.OutputOptions, plot: Path
                 _write_markdown(results, out)
             else:
                 _write_text(results, out)
-    if plot is not None:
-        from gswarm_tui.plotting.trial_plot import draw_trial
-
-        with formats.atomic_file(plot) as part:
-            part.write_bytes(draw_trial(results, plot.suffix[1:].lower()))
 
 
 def _heading(results: TrialResults) -> str:

@@ -6,7 +6,6 @@ import argparse
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from gswarm_tui.common.errors import quote
 from gswarm_tui.options import values
@@ -61,7 +60,7 @@ def parse_trial(
 def _parser() -> CommandParser:
     parser = CommandParser(
         "trial",
-        "[options] -- COMMAND ...\n--results [--db PATH] [--format FORMAT] [--plot FILE]",
+        "[options] -- COMMAND ...\n--results [--db PATH] [--format FORMAT]",
         "Run COMMAND under several placements (numbers of nodes and GPUs), each a session of one recording, "
         "and compare them. The runs are steps of this job. The exit status is 0 if all runs succeeded, 1 if "
         "a run failed, 3 if the trial ended before its last run, and 130 after Ctrl-C.",
@@ -94,7 +93,6 @@ def _parser() -> CommandParser:
     add("--job", metavar="ID", help="a running job of yours (default: that of this shell)")
     add = add_recording_options(parser)
     add("--results", action="store_true", help="print the results of the newest trial")
-    add("--plot", type=_plot, metavar="FILE", help="draw the results into a .pdf, .png or .svg file")
     add_connection(parser)
     add = parser.add_argument_group("general").add_argument
     add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
@@ -113,13 +111,6 @@ def _placements(text: str) -> tuple[str, ...]:
         if word not in PLACEMENTS:
             raise ArgumentTypeError(f"{quote(word)} is neither packed nor spread")
     return words
-
-
-def _plot(text: str) -> Path:
-    path = Path(text).expanduser()
-    if path.suffix.lower() not in (".pdf", ".png", ".svg"):
-        raise ArgumentTypeError(f"{quote(text)} ends in none of .pdf, .png and .svg")
-    return path
 
 
 def _pattern(text: str) -> str:

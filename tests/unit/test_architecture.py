@@ -125,7 +125,6 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.fleet",
         "gswarm_tui.slurm",
         "gswarm_tui.store",
-        "gswarm_tui.trials",
     },
     "gswarm_tui.reporting": {
         "gswarm_tui.insight",

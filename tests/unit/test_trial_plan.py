@@ -177,7 +177,6 @@ def test_throughput_is_read_from_the_output_of_a_run(
         (["--placements=wide", "--", "x"], '--placements: "wide" is neither packed nor spread.'),
         (["--results", "--", "x"], "--results runs nothing; remove -- and the command after it."),
         (["--placements=", "--", "x"], '--placements: "" is neither packed nor spread.'),
-        (["--results", "--plot=a.txt"], '--plot: "a.txt" ends in none of .pdf, .png and .svg.'),
     ],
 )
 def test_mistakes_on_the_command_line_get_one_sentence(words: list[str], message: str) -> None:

@@ -14,7 +14,6 @@ import pytest
 from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.commands.trial_output import results_json
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.plotting.trial_plot import draw_trial
 from gswarm_tui.printing.table import show
 from gswarm_tui.trials.outcome import FAILED, OK, TIMEOUT, RunOutcome
 from gswarm_tui.trials.plan import PACKED, SPREAD, Placement, TrialPlan, TrialRun
@@ -77,22 +76,16 @@ def printed(table: TextTable) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def test_a_trial_without_a_complete_run_is_drawn() -> None:
-    assert draw_trial(results(measured(nodes(1), 1, 8, status=FAILED)), "svg")
-
-
 def test_crafted_times_and_throughputs_do_not_end_the_results() -> None:
     for one, two in ((1e9, 1e-300), (1e-308, 1e9), (0.0, 3.0)):
         made = results(measured(nodes(1), 1, one), measured(nodes(2), 1, two))
         assert json.dumps(results_json(made), allow_nan=False)
-        assert draw_trial(made, "svg")
     for rate in (1e-308, 1e308, math.inf, math.nan, 0.0, -3.0):
         runs = (measured(nodes(1), 1, 8, throughput=3.0), measured(nodes(2), 1, 8, throughput=rate))
         made = results(*runs, throughput="(x)")
         assert column(scaling_table(made), "speed-up") == ["1.00 ×", "–"]
     made = results(*(measured(nodes(n), 1, 8, throughput=1e-30 * n**20) for n in (1, 8)), throughput="(x)")
     assert json.dumps(results_json(made), allow_nan=False)
-    assert draw_trial(made, "svg")
 
 
 def test_waiting_is_the_median_of_the_runs_though_each_waits_for_something_else() -> None:
