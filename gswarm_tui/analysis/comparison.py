@@ -11,16 +11,7 @@ from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary_data import Figures, Summary, summarize
 from gswarm_tui.analysis.summary_text import TextTable, local_time, part_of, share, throttled_s
 from gswarm_tui.common.errors import UserError, printable
-from gswarm_tui.common.quantities import (
-    DASH,
-    duration,
-    energy,
-    formatted,
-    percent,
-    same_unit,
-    used_of,
-    watts,
-)
+from gswarm_tui.common.quantities import DASH, duration, energy, formatted, percent, same_unit, used_of, watts
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.querying.results import QuerySource, Result
 from gswarm_tui.store.sql.views import MARK_VALUES, MARKS

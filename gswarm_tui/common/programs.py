@@ -7,10 +7,7 @@ from collections.abc import Mapping, Sequence
 
 
 def run_program(
-    command: Sequence[str],
-    environ: Mapping[str, str] | None = None,
-    *,
-    timeout_s: float | None = None,
+    command: Sequence[str], environ: Mapping[str, str] | None = None, *, timeout_s: float | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end; return its status and its output as text.
 

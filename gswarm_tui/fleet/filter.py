@@ -238,10 +238,7 @@ def _gpu_indexes(node: NodeState) -> Floats:
     return np.array(indexes, dtype=np.float64)
 
 
-_COUNTED = {
-    "gpu": _of_each_gpu(_gpu_indexes),
-    "rank": _of_each_gpu(_ranks),
-}
+_COUNTED = {"gpu": _of_each_gpu(_gpu_indexes), "rank": _of_each_gpu(_ranks)}
 _NUMBERS: dict[str, tuple[Callable[[NodeState], Floats], Unit]] = {
     name: (of_column(columns.index(metric.name)), shown_unit(metric))
     for metrics, columns, of_column in (

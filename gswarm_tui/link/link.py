@@ -10,33 +10,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gswarm_agent import wire
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.metrics import DEFAULT_GROUPS
-from gswarm_agent.wire import (
-    FRAMES_REMAIN,
-    MAGIC,
-    SENT_ALL,
-    TAKEN_OVER,
-    Ack,
-    Bye,
-    Decoder,
-    EndTrace,
-    FetchTrace,
-    JobEnds,
-    Lost,
-    Message,
-    Ping,
-    Pong,
-    ReadEnergy,
-    RequestTrace,
-    SetInterval,
-    SetMetrics,
-    Start,
-    Stop,
-    TracePart,
-    TraceReport,
-    encode,
-)
 from gswarm_agent.wire_payload import MAX_LIVES, TRACE_PART, WireError
 from gswarm_tui.fleet.events import (
     Event,
@@ -77,6 +53,8 @@ MAX_PAUSE_S = 5.0
 """A full backlog pauses reading for no longer, so that the screen keeps updating when the disk is full."""
 MAX_PART_BYTES = 3 * TRACE_PART
 """Bytes that a requested part of a trace may count for: as received and as unpacked."""
+
+TraceMessage = wire.TraceReport | wire.TracePart
 
 
 @dataclass(frozen=True)
@@ -163,8 +141,8 @@ class Link:
         self._job_changed = asyncio.Event()
         self._running = False
         self._ended = asyncio.Event()
-        self._requested: RequestTrace | None = None
-        self.take_trace: Callable[[str, TraceReport | TracePart], None] = lambda _node, _message: None
+        self._requested: wire.RequestTrace | None = None
+        self.take_trace: Callable[[str, TraceMessage], None] = lambda _node, _message: None
 
     def resume(
         self, life: str, seq: int, offset_s: float, round_trip_s: float, last: TimedSample | None = None
@@ -185,7 +163,7 @@ class Link:
     async def stop(self) -> None:
         """Stop the agent after its last frames; returns when ``run`` has."""
         self._stopping.set()
-        self._send(Stop())
+        self._send(wire.Stop())
         if self._running:
             await self._ended.wait()
 
@@ -197,16 +175,16 @@ class Link:
     def set_interval(self, interval_ms: int) -> None:
         """Change the sampling interval, also for later connections."""
         self._interval_ms = interval_ms
-        self._send(SetInterval(interval_ms))
+        self._send(wire.SetInterval(interval_ms))
 
     def set_metrics(self, groups: tuple[str, ...]) -> None:
         """Switch groups of metrics on and off, also for later connections."""
         self._metrics = groups
-        self._send(SetMetrics(groups))
+        self._send(wire.SetMetrics(groups))
 
     def read_energy(self) -> None:
         """Read the energy counters at the agent's next tick."""
-        self._send(ReadEnergy())
+        self._send(wire.ReadEnergy())
 
     def set_job_end(self, at: float) -> None:
         """Set when the node's job, and with it the agent, ends: the head's Unix time, infinite for never."""
@@ -214,26 +192,26 @@ class Link:
         self._job_changed.set()
         self._send(self._job_end(at))
 
-    def _job_end(self, at: float) -> JobEnds:
-        return JobEnds(None if math.isinf(at) else round(at * 1e9), self._wall_ns())
+    def _job_end(self, at: float) -> wire.JobEnds:
+        return wire.JobEnds(None if math.isinf(at) else round(at * 1e9), self._wall_ns())
 
     @property
     def is_live(self) -> bool:
         """Whether the agent is connected and sampling."""
         return self._is_live and self._channel is not None
 
-    def request_trace(self, request: RequestTrace, starts_at: float) -> None:
+    def request_trace(self, request: wire.RequestTrace, starts_at: float) -> None:
         """Request a trace that starts at the recorder's Unix time; its messages go to ``take_trace``."""
         offset_s = 0.0 if self._hello is None else self._clock.offset_of(self._hello.life)
         self._requested = replace(request, start_ns=round((starts_at + offset_s) * 1e9))
         self._send(self._requested)
 
-    def fetch_trace(self, fetch: FetchTrace) -> None:
+    def fetch_trace(self, fetch: wire.FetchTrace) -> None:
         """Request a part of a trace."""
         self._allowance.grant(MAX_PART_BYTES)
         self._send(fetch)
 
-    def end_trace(self, end: EndTrace) -> None:
+    def end_trace(self, end: wire.EndTrace) -> None:
         """Remove a trace from the node."""
         self._requested = None
         self._send(end)
@@ -243,7 +221,7 @@ class Link:
         self._on_disk.pop(life, None)
         self._on_disk[life] = seq
         self._backlog.acknowledge(life, seq)
-        self._send(Ack(life, seq))
+        self._send(wire.Ack(life, seq))
 
     async def run(self) -> None:
         """Keep the node connected until stopped; then wait a while for the agent's last frames."""
@@ -302,15 +280,17 @@ class Link:
         try:
             self._unanswered_pings = 1  # an agent with former lives answers the start with a pong
             newest = tuple(reversed(self._on_disk.items()))[:MAX_LIVES]
-            messages: list[Message] = [Start(self._interval_ms, self._wall_ns(), newest, self._metrics)]
+            messages: list[wire.Message] = [
+                wire.Start(self._interval_ms, self._wall_ns(), newest, self._metrics)
+            ]
             if self._job_ends is not None:
                 messages.append(self._job_end(self._job_ends))
             if self._requested is not None:
                 messages.append(self._requested)
             if self._stopping.is_set():  # since the agent was being started
-                messages.append(Stop())
+                messages.append(wire.Stop())
             # In one write: each is a packet and wakes every process on its way.
-            channel.write(MAGIC + b"".join(map(encode, messages)))
+            channel.write(wire.MAGIC + b"".join(map(wire.encode, messages)))
             await asyncio.wait((*tasks, reconnecting), return_when=asyncio.FIRST_COMPLETED)
             if reconnecting.done():
                 raise LaunchError("there is room again; reconnecting to fetch the frames kept on the node")
@@ -327,8 +307,8 @@ class Link:
 
     async def _read(self, channel: Channel) -> None:
         """Handle the agent's messages. Returns when the agent ended after ``stop``."""
-        decoder = Decoder()
-        rest: Iterator[Message] = iter(())
+        decoder = wire.Decoder()
+        rest: Iterator[wire.Message] = iter(())
 
         def receive(data: bytes) -> bool:
             nonlocal rest
@@ -349,13 +329,13 @@ class Link:
         if not self._stopping.is_set():
             raise LaunchError(await channel.explain_end())
 
-    def _handle_all(self, messages: Iterator[Message], decoder: Decoder) -> bool:
+    def _handle_all(self, messages: Iterator[wire.Message], decoder: wire.Decoder) -> bool:
         """Handle messages; return True at the agent's bye or a full backlog."""
         for message in messages:
-            if isinstance(message, Bye):
+            if isinstance(message, wire.Bye):
                 # With another reason only this connection ends.
                 ended = self._stopping.is_set() or message.reason.startswith("the agent ")
-                self._ended_cleanly = ended and not message.reason.endswith(FRAMES_REMAIN)
+                self._ended_cleanly = ended and not message.reason.endswith(wire.FRAMES_REMAIN)
                 if not self._stopping.is_set():
                     raise LaunchError(clean(message.reason), retry=_retry(message.reason))
                 self._said_bye = True
@@ -392,7 +372,7 @@ class Link:
                 raise LaunchError(f"no {what} for {idle:.0f} s")
             if self._hello is not None:
                 self._unanswered_pings += 1
-                self._send(Ping(self._wall_ns()))
+                self._send(wire.Ping(self._wall_ns()))
                 if self._is_live and now - self._live_at >= MAX_BACKOFF_S:
                     self._backoff.reset()
             pause = CHECK_NEW_EVERY_S if self._hello is None else CHECK_EVERY_S
@@ -402,7 +382,7 @@ class Link:
             woke = self._clocks.monotonic()
             self._received_at = min(woke, self._received_at + max(0.0, woke - now - pause))
 
-    def _handle(self, message: Message, at: float) -> None:
+    def _handle(self, message: wire.Message, at: float) -> None:
         if isinstance(message, Frame):
             if self._hello is not None:
                 life = self._hello.life
@@ -423,12 +403,12 @@ class Link:
             self._publish(NodeIntroduced(self.node, at, message, former))
             if not former and not self._is_live:
                 self._go_live(message, at)
-        elif isinstance(message, Lost):
+        elif isinstance(message, wire.Lost):
             self._handle_loss(message, at)
-        elif isinstance(message, TraceReport | TracePart):
+        elif isinstance(message, TraceMessage):
             if self._requested is not None:
                 self.take_trace(self.node, message)
-        elif isinstance(message, Pong) and self._unanswered_pings:
+        elif isinstance(message, wire.Pong) and self._unanswered_pings:
             self._unanswered_pings -= 1
             measurement = self._clock.add(message.clock, at)
             if measurement is not None:
@@ -440,7 +420,7 @@ class Link:
         if len(self._announced) > MAX_FORMER_LIVES + 1:
             raise WireError(f"it announced more than {MAX_FORMER_LIVES} former runs")
 
-    def _handle_loss(self, lost: Lost, at: float) -> None:
+    def _handle_loss(self, lost: wire.Lost, at: float) -> None:
         self._announce(lost.life)
         self._received[lost.life] = max(lost.seq, self._received.get(lost.life, 0))
         ts = lost.ts_ns / 1e9 - self._clock.offset_of(lost.life)
@@ -454,9 +434,9 @@ class Link:
             self._publish(LinkMeasured(self.node, at, *self._clock.start_life(hello.life, hello.clock, at)))
         self._publish_phase(Phase.LIVE)
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: wire.Message) -> None:
         if self._channel is not None:
-            self._channel.write(encode(message))
+            self._channel.write(wire.encode(message))
 
     def _publish_phase(
         self, phase: Phase, reason: str = "", remedy: str = "", retry_at: float | None = None
@@ -469,9 +449,9 @@ class Link:
 
 def _retry(reason: str) -> Retry:
     """Return when to reconnect after a bye with this reason."""
-    if reason.startswith(SENT_ALL) and not reason.endswith(FRAMES_REMAIN):
+    if reason.startswith(wire.SENT_ALL) and not reason.endswith(wire.FRAMES_REMAIN):
         return Retry.NEVER
-    return Retry.SLOWLY if reason == TAKEN_OVER else Retry.SOON
+    return Retry.SLOWLY if reason == wire.TAKEN_OVER else Retry.SOON
 
 
 async def _end(*tasks: asyncio.Task[Any]) -> None:

@@ -12,17 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gswarm_agent import wire
 from gswarm_agent.frame import INFO, WARNING
-from gswarm_agent.wire import (
-    TRACE_ASKED,
-    TRACE_FAILED,
-    TRACE_READY,
-    EndTrace,
-    FetchTrace,
-    RequestTrace,
-    TracePart,
-    TraceReport,
-)
 from gswarm_tui.common.quantities import file_size, plural
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.fleet.state import MAX_MESSAGE
@@ -82,13 +73,13 @@ class RankTrace:
     file: str = ""
     zipped: int = 0
     imported: bool = False
-    part: TracePart | None = field(default=None, repr=False)
+    part: wire.TracePart | None = field(default=None, repr=False)
     """The next part of the file, until it is written."""
 
     @property
     def is_settled(self) -> bool:
         """Whether nothing more is to come."""
-        return self.state in (DONE, TRACE_FAILED)
+        return self.state in (DONE, wire.TRACE_FAILED)
 
     @property
     def name(self) -> str:
@@ -161,7 +152,7 @@ class Tracing:
         self._accepted = 0
         self._nodes = dict.fromkeys(self._links, self._now())
         self._live_at = dict(self._nodes)
-        request = RequestTrace(
+        request = wire.RequestTrace(
             self._token,
             choice.ranks,
             round(self._starts_at * 1e9),
@@ -207,36 +198,36 @@ class Tracing:
             key=lambda trace: (trace.rank is None, trace.rank or 0, trace.node, trace.pid),
         )
 
-    def _receive(self, node: str, message: TraceReport | TracePart) -> None:
+    def _receive(self, node: str, message: wire.TraceReport | wire.TracePart) -> None:
         """Take an agent's report or a part of a file."""
         if message.token != self._token or not self.is_running:
             return
         self._nodes[node] = self._now()
         if message.pid == 0:
             self._asked.add(node)
-        if isinstance(message, TracePart):
+        if isinstance(message, wire.TracePart):
             trace = self._traces[node].get(message.pid)
             # A part comes only on request, so one that nobody waits for is dropped. One that was requested
             # again after a reconnect may come twice.
             if trace is not None and trace.state == FETCHING and message.offset == trace.fetched:
                 trace.part = trace.part or message
-        elif message.state != TRACE_ASKED:
+        elif message.state != wire.TRACE_ASKED:
             self._take_report(node, message)
         self._changed.set()
 
-    def _take_report(self, node: str, report: TraceReport) -> None:
+    def _take_report(self, node: str, report: wire.TraceReport) -> None:
         traces = self._traces[node]
         if report.pid not in traces and len(traces) >= MAX_PROCESSES:
             traces[0] = RankTrace(
-                node, 0, None, TRACE_FAILED, f"it reported more than {MAX_PROCESSES} processes"
+                node, 0, None, wire.TRACE_FAILED, f"it reported more than {MAX_PROCESSES} processes"
             )
             return
         trace = traces.setdefault(report.pid, RankTrace(node, report.pid, report.rank, ""))
-        if trace.is_settled or trace.state == TRACE_READY:
+        if trace.is_settled or trace.state == wire.TRACE_READY:
             return
-        if report.state == TRACE_FAILED:
+        if report.state == wire.TRACE_FAILED:
             self._fail(trace, report.reason[:MAX_REASON])
-        elif report.state != TRACE_READY:
+        elif report.state != wire.TRACE_READY:
             trace.state = report.state
         elif trace.state == FETCHING:  # repeated after a reconnect
             self._request_part(trace)
@@ -249,7 +240,7 @@ class Tracing:
             size = f"{TOTAL_RANKS * self._choice.max_mib:,} MiB"
             self._fail(trace, f"all traces together exceed {size}; raise --max-mib or trace fewer ranks")
         else:
-            trace.state, trace.size = TRACE_READY, report.size
+            trace.state, trace.size = wire.TRACE_READY, report.size
             self._accepted += report.size
             what = f"rank{trace.rank}" if trace.rank is not None else f"pid{trace.pid}"
             # Two processes of a node may report the same rank.
@@ -258,7 +249,7 @@ class Tracing:
             trace.file = f"{self._token}-{what}-{trace.node}{extra}.json.gz".replace("/", "_")
 
     def _request_part(self, trace: RankTrace) -> None:
-        self._links[trace.node].fetch_trace(FetchTrace(self._token, trace.pid, trace.fetched))
+        self._links[trace.node].fetch_trace(wire.FetchTrace(self._token, trace.pid, trace.fetched))
 
     async def _fetch(self, trace: RankTrace) -> None:
         """Fetch and compress a rank's trace; the whole trace has one file open at a time."""
@@ -288,7 +279,7 @@ class Tracing:
             unfinished.unlink(missing_ok=True)
 
     def _fail(self, trace: RankTrace, reason: str) -> None:
-        trace.state, trace.reason, trace.file = TRACE_FAILED, reason, ""
+        trace.state, trace.reason, trace.file = wire.TRACE_FAILED, reason, ""
 
     async def _follow(self) -> None:
         """Wait until all files are here or given up, then remove them from the nodes."""
@@ -315,11 +306,11 @@ class Tracing:
         for node in self._nodes:
             self._give_up(node, why)
         for link in self._links.values():
-            link.end_trace(EndTrace(self._token))
+            link.end_trace(wire.EndTrace(self._token))
 
     async def _wait_for_files(self) -> None:
         while not (self._nodes.keys() <= self._asked and all(t.is_settled for t in self.ranks())):
-            ready = next((trace for trace in self.ranks() if trace.state == TRACE_READY), None)
+            ready = next((trace for trace in self.ranks() if trace.state == wire.TRACE_READY), None)
             await (self._wait_for_change() if ready is None else self._fetch(ready))
 
     async def _wait_for_change(self) -> None:
@@ -336,7 +327,7 @@ class Tracing:
             if self._links[node].is_live:
                 self._live_at[node] = self._now()
             if node in self._asked and all(
-                trace.is_settled or trace.state == TRACE_READY for trace in self._traces[node].values()
+                trace.is_settled or trace.state == wire.TRACE_READY for trace in self._traces[node].values()
             ):
                 continue  # its files wait for their turn
             # A short cut while a rank writes its file for minutes doesn't end the trace.
@@ -357,7 +348,7 @@ class Tracing:
 
     def _log_result(self) -> None:
         done = [trace for trace in self.ranks() if trace.state == DONE]
-        failed = [trace for trace in self.ranks() if trace.state == TRACE_FAILED]
+        failed = [trace for trace in self.ranks() if trace.state == wire.TRACE_FAILED]
         message = f"{plural(len(done), 'trace')} over {self._choice.describe()}"
         if done:
             message += f", {file_size(sum(trace.zipped for trace in done))} in {self._folder}"

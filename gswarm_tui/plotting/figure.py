@@ -50,11 +50,7 @@ class _Block:
 def draw(data: PlotData, zone: tzinfo | None, kind: str, *, inline: bool = False) -> bytes:
     """Return a plot as a file of a kind: pdf, png or svg. ``zone`` None is local."""
     with style.plot_style():
-        buffer = io.BytesIO()
-        metadata = _METADATA[kind] | {"Title": data.period.name}
-        figure = FigureBuilder(data, zone, inline=inline).draw()
-        figure.savefig(buffer, format=kind, dpi=DPI, metadata=metadata)
-        return buffer.getvalue()
+        return figure_bytes(FigureBuilder(data, zone, inline=inline).draw(), kind, data.period.name)
 
 
 class FigureBuilder:
@@ -218,3 +214,10 @@ def require_suffix(path: Path) -> Path:
         what = f"has the suffix {quote(path.suffix)}" if path.suffix else "has no suffix"
         raise UserError(f"{path} {what}; name a .pdf, .png or .svg file.")
     return path
+
+
+def figure_bytes(figure: Figure, kind: str, title: str) -> bytes:
+    """Return a figure as a file of a kind (pdf, png, svg); call it within ``plot_style``."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind, dpi=DPI, metadata=_METADATA[kind] | {"Title": title})
+    return buffer.getvalue()

@@ -115,12 +115,7 @@ def bins_for(period: Period, rows: int, interval_ms: int, most: int = MAX_BINS) 
 
 
 def load_grids(
-    source: QuerySource,
-    period: Period,
-    metrics: Sequence[Metric],
-    *,
-    host: bool,
-    most: int = MAX_BINS,
+    source: QuerySource, period: Period, metrics: Sequence[Metric], *, host: bool, most: int = MAX_BINS
 ) -> list[MetricGrid]:
     """Load a grid for each metric, all of GPUs or all of nodes; none without devices. Raises StoreError."""
     devices, row_of = _devices(source, period.recording_id, host=host)
@@ -141,13 +136,7 @@ def load_grids(
             found = np.array(column, dtype=np.float32)
             row[bins] = np.where(np.isfinite(found), found, row[bins])
     return [
-        MetricGrid(
-            metric,
-            host,
-            tuple(devices),
-            width / 1e6,
-            of_one * np.float32(shown_unit(metric).factor),
-        )
+        MetricGrid(metric, host, tuple(devices), width / 1e6, of_one * np.float32(shown_unit(metric).factor))
         for metric, of_one in zip(metrics, values, strict=True)
     ]
 

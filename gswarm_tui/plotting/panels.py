@@ -85,10 +85,7 @@ def write_title(axes: Axes, text: str, height_in: float) -> None:
 
 
 def draw_heatmap(
-    axes: Axes,
-    grid: MetricGrid,
-    ends: tuple[float, float],
-    incidents: Sequence[Incident],
+    axes: Axes, grid: MetricGrid, ends: tuple[float, float], incidents: Sequence[Incident]
 ) -> None:
     """Draw a row for each device in the order of the grid, hatched where data is missing."""
     rows, bins = grid.values.shape

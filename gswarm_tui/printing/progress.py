@@ -18,13 +18,7 @@ class Progress:
     Shows nothing before ``after_s``, or if ``out`` isn't a terminal.
     """
 
-    def __init__(
-        self,
-        text: str,
-        *,
-        out: TextIO | None = None,
-        after_s: float = AFTER_S,
-    ) -> None:
+    def __init__(self, text: str, *, out: TextIO | None = None, after_s: float = AFTER_S) -> None:
         self._words = text
         self._out = out if out is not None else sys.stderr
         self._after_s = after_s

@@ -25,16 +25,7 @@ from gswarm_tui.analysis.summary_text import (
     throttled_s,
 )
 from gswarm_tui.common.errors import printable
-from gswarm_tui.common.quantities import (
-    DASH,
-    duration,
-    energy,
-    formatted,
-    mebibytes,
-    percent,
-    plural,
-    watts,
-)
+from gswarm_tui.common.quantities import DASH, duration, energy, formatted, mebibytes, percent, plural, watts
 from gswarm_tui.fleet.events import json_object
 from gswarm_tui.fleet.findings import Finding
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT

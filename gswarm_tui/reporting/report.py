@@ -75,10 +75,7 @@ def _plots(data: PlotData, zone: tzinfo | None) -> list[tuple[Markup, str]]:
         (marked, "Values of the job's marks."),
     )
     return [
-        (
-            _inlined(draw(part, zone, "svg", inline=True), caption),
-            f"{caption} {reading_hint(part)}".strip(),
-        )
+        (_inlined(draw(part, zone, "svg", inline=True), caption), f"{caption} {reading_hint(part)}".strip())
         for part, caption in captions
         if part.grids or part.values
     ]

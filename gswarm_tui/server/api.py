@@ -84,11 +84,7 @@ def api_router(
 
 class _ApiCalls:
     def __init__(
-        self,
-        attached: Recorder,
-        requests: RecorderRequests,
-        stream: FrameStream,
-        exports: SessionExports,
+        self, attached: Recorder, requests: RecorderRequests, stream: FrameStream, exports: SessionExports
     ) -> None:
         self._attached = attached
         self._requests = requests

@@ -12,22 +12,10 @@ import re
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
 
 from gswarm_agent.mark import MOST_NAME, MOST_VALUES
-from gswarm_agent.metrics import (
-    MAX_INTERVAL_MS,
-    METRIC_GROUPS,
-    MIN_INTERVAL_MS,
-)
+from gswarm_agent.metrics import MAX_INTERVAL_MS, METRIC_GROUPS, MIN_INTERVAL_MS
 from gswarm_tui.control.intents import MAX_TIME
 from gswarm_tui.fleet.findings import Evidence
 from gswarm_tui.fleet.session_texts import MAX_NOTE

@@ -104,7 +104,4 @@ class ScreenProcess:
 
 def _bounded(columns: int, rows: int) -> tuple[int, int]:
     (least_columns, least_rows), (most_columns, most_rows) = LEAST_SIZE, MOST_SIZE
-    return (
-        max(least_columns, min(columns, most_columns)),
-        max(least_rows, min(rows, most_rows)),
-    )
+    return (max(least_columns, min(columns, most_columns)), max(least_rows, min(rows, most_rows)))

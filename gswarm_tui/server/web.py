@@ -54,7 +54,7 @@ _PAGE_HEADERS = {
     # xterm.js writes its styles into the page.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "font-src 'self'; img-src 'self'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
-    "form-action 'none'",
+    "form-action 'none'"
 }
 
 _LOG = logging.getLogger(__name__)

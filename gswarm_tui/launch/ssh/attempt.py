@@ -126,9 +126,7 @@ def _read_known_hosts(files: FileVersions) -> asyncssh.SSHKnownHosts:
 
 @functools.lru_cache(maxsize=4)
 def _load_key_pairs(
-    keys: FileVersions,
-    certificates: Sequence[Path],
-    _versions_of_certificates: FileVersions,
+    keys: FileVersions, certificates: Sequence[Path], _versions_of_certificates: FileVersions
 ) -> Sequence[asyncssh.SSHKeyPair]:
     """Load key pairs; an RSA key of 4,096 bits takes 0.2 s."""
     return load_key_pairs([path for path, _ in keys], certificates)
