@@ -17,7 +17,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat,
 from gswarm_agent.mark import MOST_NAME, MOST_VALUES
 from gswarm_agent.metrics import MAX_INTERVAL_MS, METRIC_GROUPS, MIN_INTERVAL_MS
 from gswarm_tui.control.intents import MAX_TIME
-from gswarm_tui.fleet.findings import Evidence
 from gswarm_tui.fleet.session_texts import MAX_NOTE
 from gswarm_tui.server.requests import MAX_QUERY_S, MAX_ROWS, SessionName
 
@@ -104,41 +103,6 @@ class MetricGroups(Body):
     """Groups of metrics that all nodes measure; core is always on."""
 
     groups: list[Group] = Field(max_length=len(METRIC_GROUPS))  # type: ignore[valid-type]
-
-
-class ListedFinding(BaseModel):
-    """A finding: the culprit, its start, the numbers that show it, its cost, and advice."""
-
-    kind: str
-    severity: Literal["fault", "waste", "note"]
-    node: str | None
-    gpu: int | None
-    rank: int | None
-    nodes: list[str]
-    since: datetime
-    until: datetime | None = Field(description="null while it holds")
-    gpu_hours: float
-    sentence: str
-    evidence: list[Evidence]
-    advice: str
-    source: str
-    dismissed: bool
-
-
-class MissingSignal(BaseModel):
-    """A signal that rules need, and the nodes that lack it."""
-
-    signal: str
-    nodes: list[str]
-
-
-class Findings(BaseModel):
-    """Findings in order, faults first, as ``gswarm-tui diagnose --json`` prints them."""
-
-    findings: list[ListedFinding]
-    cannot_tell: list[ListedFinding]
-    not_measured: list[MissingSignal]
-    ledger: dict[str, float] = Field(description="GPU-hours so far by cause")
 
 
 class Query(Body):
