@@ -11,7 +11,7 @@ from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary_data import Figures, Summary, summarize
 from gswarm_tui.analysis.summary_text import TextTable, local_time, part_of, share, throttled_s
 from gswarm_tui.common.errors import UserError, printable
-from gswarm_tui.common.quantities import DASH, duration, energy, formatted, percent, same_unit, used_of, watts
+from gswarm_tui.common.quantities import DASH, duration, energy, formatted, percent, used_of, watts
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.querying.results import QuerySource, Result
 from gswarm_tui.store.sql.views import MARK_VALUES, MARKS
@@ -92,7 +92,7 @@ def comparison_table(runs: Sequence[ComparedRun], zone: tzinfo | None = None) ->
     rows: list[tuple[str, ...]] = [
         ("file", *(run.file if several_files else DASH for run in runs)),
         ("started", *(f"{at:%Y-%m-%d %H:%M:%S}" for at in began)),
-        *((label, *same_unit([shown(run, runs[0]) for run in runs])) for label, shown in _TEXT_ROWS),
+        *((label, *(shown(run, runs[0]) for run in runs)) for label, shown in _TEXT_ROWS),
     ]
     names = sorted({name for run in runs for name in run.marks})
     shared = [name for name in names if sum(name in run.marks for run in runs) > 1]

@@ -17,7 +17,6 @@ from gswarm_tui.common.quantities import (
     mebibytes,
     percent,
     plural,
-    same_units,
     used_of,
     watts,
 )
@@ -36,9 +35,6 @@ class TextTable:
     names: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
     right: frozenset[int]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rows", same_units(self.rows, self.right))
 
 
 def heading(summary: Summary, zone: tzinfo | None = None) -> str:

@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gswarm_tui.common.errors import printable
-from gswarm_tui.common.quantities import DASH, mebibytes, same_units
+from gswarm_tui.common.quantities import DASH, mebibytes
 from gswarm_tui.doctor.checks import checks, subject
 from gswarm_tui.doctor.report import DoctorReport, NodeReport
 from gswarm_tui.options.arguments import parse_doctor
 
 INTERRUPTED = 130
 HEADS = ("node", "connection", "Python", "GPUs", "driver", "CUDA", "clock", "spool free")
-_FREE = HEADS.index("spool free")
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -57,7 +56,7 @@ def _print(report: DoctorReport) -> None:
     print(printable(f"  state folder {here.state_folder}{free}"))
     print(f"  Slurm commands: {', '.join(here.slurm_commands) or 'none'}", end="\n\n")
     if report.nodes:
-        show(HEADS, same_units(map(_node_row, report.nodes), frozenset({_FREE})), sys.stdout)
+        show(HEADS, map(_node_row, report.nodes), sys.stdout)
         print()
     for heading, fix in (("To fix:", True), ("Notes:", False)):
         if chosen := [check for check in report.checks if check.fix is fix]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gswarm_tui.commands.head_choice import choose_head, head_parser
-from gswarm_tui.common.quantities import DASH, duration, percent, same_units, used_of, watts
+from gswarm_tui.common.quantities import DASH, duration, percent, used_of, watts
 from gswarm_tui.printing.json_output import print_json
 
 _NAMES = ("node", "state", "GPUs", "util", "power", "memory", "last sample", "lost frames", "reason")
@@ -29,7 +29,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     else:
         from gswarm_tui.printing.table import show
 
-        show(_NAMES, same_units(map(_cells, nodes), _RIGHT), sys.stdout, right=_RIGHT)
+        show(_NAMES, map(_cells, nodes), sys.stdout, right=_RIGHT)
     return 0
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 DASH = "–"
 
@@ -137,61 +136,6 @@ def age(seconds: float) -> str:
         if seconds < limit:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds / 86400:.0f} d"
-
-
-_QUANTITY = re.compile(r"([\d.,]+) (\S+)")
-_KINDS: tuple[tuple[int, tuple[str, ...]], ...] = (
-    (1000, ("B", "kB", "MB", "GB", "TB")),
-    (1024, ("MiB", "GiB", "TiB", "PiB")),
-    (1000, ("Wh", "kWh", "MWh")),
-    (1000, ("W", "kW", "MW")),
-    (1000, ("ns", "µs", "ms", "s")),
-    (60, ("GPU-s", "GPU-min", "GPU-h")),
-    (60, ("s", "min", "h")),
-)
-
-
-def same_unit(cells: Sequence[str]) -> list[str]:
-    """Return formatted quantities of one kind in the unit of the largest: "0.598 GiB" beside "79.6 GiB".
-
-    Seconds beside "00:12:31" get its form: "00:00:45". Cells of other kinds stay as they are.
-    """
-    parts = [_QUANTITY.fullmatch(cell) for cell in cells]
-    used = {part[2] for part in parts if part}
-    others = {cell for cell, part in zip(cells, parts, strict=True) if not part and cell != DASH}
-    if used == {"s"} and others and all(":" in cell for cell in others):
-        return [_clock(float(part[1])) if part else cell for part, cell in zip(parts, cells, strict=True)]
-    step, units = next((kind for kind in _KINDS if used <= set(kind[1])), (1, ()))
-    if len(used) < 2 or others or not units:
-        return list(cells)
-    largest = max(used, key=units.index)
-    return [
-        _in_unit(
-            float(part[1].replace(",", "")) / step ** (units.index(largest) - units.index(part[2])), largest
-        )
-        if part and part[2] != largest
-        else cell
-        for part, cell in zip(parts, cells, strict=True)
-    ]
-
-
-def _clock(seconds: float) -> str:
-    return f"00:{seconds // 60:02.0f}:{seconds % 60:04.1f}".removesuffix(".0")
-
-
-def _in_unit(value: float, unit: str) -> str:
-    """Return a number with three digits, below 0.1 with two; one that would need many zeros as a bound."""
-    if 0 < value < 0.001:
-        return f"< 0.001 {unit}"
-    return f"{value:.{3 if value >= 0.1 else 2}g} {unit}"
-
-
-def same_units(rows: Iterable[Sequence[str]], columns: frozenset[int]) -> list[tuple[str, ...]]:
-    """Return rows of a table with one unit in each of these columns."""
-    cells = [
-        same_unit(column) if at in columns else column for at, column in enumerate(zip(*rows, strict=True))
-    ]
-    return list(zip(*cells, strict=True))
 
 
 def first_of(names: Sequence[str], most: int, rest: str = "") -> str:

@@ -109,18 +109,14 @@ class TrialResults:
 def trial_results(plan: TrialPlan, runs: Iterable[MeasuredRun]) -> TrialResults:
     """Return the results of the runs so far."""
     runs = list(runs)
-    placements = sorted(plan.placements, key=lambda one: (one.gpus, one.nodes, one.spread != PACKED))
-    rows = [_row(plan, placement, runs) for placement in placements]
-    first = next((row for row in rows if row.seconds), None)
-    if first is not None:
-        rows = [_compared(row, first, plan) for row in rows]
-    return TrialResults(
-        plan,
-        tuple(rows),
-        tuple(run for run in runs if run.outcome.run.warm_up),
-        next((row for row in rows if row.seconds), None),
-        find_knee(rows),
-    )
+    rows: list[PlacementResult] = []
+    baseline: PlacementResult | None = None
+    for placement in sorted(plan.placements, key=lambda one: (one.gpus, one.nodes, one.spread != PACKED)):
+        row = _row(plan, placement, runs, baseline)
+        rows.append(row)
+        baseline = baseline or (row if row.seconds else None)
+    warm_ups = tuple(run for run in runs if run.outcome.run.warm_up)
+    return TrialResults(plan, tuple(rows), warm_ups, baseline, find_knee(rows))
 
 
 def find_knee(rows: Sequence[PlacementResult]) -> PlacementResult | None:
@@ -135,15 +131,32 @@ def find_knee(rows: Sequence[PlacementResult]) -> PlacementResult | None:
     return max(known, key=lambda row: (row.speed_up or 0.0) * (row.efficiency or 0.0))
 
 
-def _row(plan: TrialPlan, placement: Placement, runs: Sequence[MeasuredRun]) -> PlacementResult:
+def _row(
+    plan: TrialPlan, placement: Placement, runs: Sequence[MeasuredRun], baseline: PlacementResult | None
+) -> PlacementResult:
+    """Return the medians of a placement, compared with the baseline, which it is itself without another."""
     own = [run for run in runs if run.outcome.run.placement == placement and not run.outcome.run.warm_up]
-    complete = tuple(run for run in own if run.outcome.ok and _seconds(plan, run) is not None)
+    timed = [(run, seconds) for run in own if run.outcome.ok and (seconds := _seconds(plan, run)) is not None]
+    complete = tuple(run for run, _ in timed)
     incomplete = tuple(run for run in own if run not in complete)
-    times = [seconds for run in complete if (seconds := _seconds(plan, run)) is not None]
-    if not times:
+    if not timed:
         return PlacementResult(placement, complete, incomplete)
+    times = [seconds for _, seconds in timed]
     middle = median(times)
-    return PlacementResult(
+    figures = [run.figures for run in complete if run.figures is not None]
+    waits = [one.waits for one in figures if one.waits]
+    size = placement.gpus / (baseline.placement.gpus if baseline else placement.gpus)
+    speed_up = (baseline.seconds or middle) / middle if baseline else 1.0
+
+    def per_unit(value_of: Callable[[RunFigures], float | None]) -> float | None:
+        """Return the median of a figure for a unit of work."""
+        return _median(
+            value * plan.unit * seconds / run.outcome.wall_s
+            for run, seconds in timed
+            if run.figures is not None and (value := value_of(run.figures)) is not None
+        )
+
+    row = PlacementResult(
         placement,
         complete,
         incomplete,
@@ -151,15 +164,19 @@ def _row(plan: TrialPlan, placement: Placement, runs: Sequence[MeasuredRun]) -> 
         throughput=_median(run.outcome.throughput for run in complete),
         seconds=middle,
         spread=(max(times) - min(times)) / 2 / middle if len(times) > 1 else None,
-        util_mean_pct=_of_figures(complete, lambda one: one.util_mean_pct),
-        balance=_of_figures(complete, lambda one: one.balance),
-        waits={
-            cause: median(run.figures.waits.get(cause, 0.0) for run in complete if run.figures)
-            for cause in CAUSES
-            if any(run.figures and run.figures.waits for run in complete)
-        },
-        waiting=_of_figures(complete, lambda one: sum(one.waits.values()) if one.waits else None),
+        size=size,
+        speed_up=speed_up,
+        efficiency=speed_up / size,
+        gpu_s=placement.gpus * middle * plan.unit,
+        energy_j=per_unit(lambda one: one.energy_j),
+        util_mean_pct=_median(one.util_mean_pct for one in figures),
+        balance=_median(one.balance for one in figures),
+        nvlink_mb=per_unit(lambda one: one.nvlink_mb),
+        network_mb=per_unit(lambda one: one.network_mb),
+        waits={cause: median(one.waits.get(cause, 0.0) for one in figures) for cause in CAUSES if waits},
+        waiting=_median(sum(one.values()) for one in waits),
     )
+    return row if baseline is None else replace(row, reason=_reason(row, baseline, speed_up / size))
 
 
 def _seconds(plan: TrialPlan, run: MeasuredRun) -> float | None:
@@ -174,34 +191,6 @@ def _seconds(plan: TrialPlan, run: MeasuredRun) -> float | None:
     return 1 / throughput
 
 
-def _compared(row: PlacementResult, baseline: PlacementResult, plan: TrialPlan) -> PlacementResult:
-    """Add the comparison with the baseline, and what a run costs, or with throughputs a unit of work."""
-    size = row.placement.gpus / baseline.placement.gpus
-    if row.seconds is None or baseline.seconds is None:
-        return replace(row, size=size)
-
-    def per_unit(value_of: Callable[[RunFigures], float | None]) -> float | None:
-        values = []
-        for run in row.complete:
-            value, seconds = None if run.figures is None else value_of(run.figures), _seconds(plan, run)
-            if value is not None and seconds is not None:
-                values.append(value * unit * seconds / run.outcome.wall_s)
-        return _median(values)
-
-    unit, speed_up = plan.unit, baseline.seconds / row.seconds
-    return replace(
-        row,
-        size=size,
-        speed_up=speed_up,
-        efficiency=speed_up / size,
-        gpu_s=row.placement.gpus * row.seconds * unit,
-        energy_j=per_unit(lambda one: one.energy_j),
-        nvlink_mb=per_unit(lambda one: one.nvlink_mb),
-        network_mb=per_unit(lambda one: one.network_mb),
-        reason=_reason(row, baseline, speed_up / size),
-    )
-
-
 def _reason(row: PlacementResult, baseline: PlacementResult, efficiency: float) -> str:
     """Return the main cause of a placement's loss, one of ``CAUSES`` or empty.
 
@@ -209,7 +198,7 @@ def _reason(row: PlacementResult, baseline: PlacementResult, efficiency: float) 
     for it longer than in the baseline by more than half of the loss.
     """
     loss = 1 - efficiency
-    if row is baseline or loss < LOSS_WITH_REASON:
+    if loss < LOSS_WITH_REASON:
         return ""
     grown = {
         cause: share - baseline.waits.get(cause, 0.0) * efficiency
@@ -218,10 +207,6 @@ def _reason(row: PlacementResult, baseline: PlacementResult, efficiency: float) 
     }
     cause = max(grown, key=lambda each: grown[each], default="")
     return cause if cause and grown[cause] > MOSTLY * loss else ""
-
-
-def _of_figures(runs: Sequence[MeasuredRun], value_of: Callable[[RunFigures], float | None]) -> float | None:
-    return _median(value_of(run.figures) for run in runs if run.figures is not None)
 
 
 def _median(values: Iterable[float | None]) -> float | None:

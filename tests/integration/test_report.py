@@ -18,7 +18,7 @@ from gswarm_tui import cli
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.summary_data import Summary, summarize
 from gswarm_tui.analysis.summary_text import share
-from gswarm_tui.common.quantities import energy, mebibytes, same_unit
+from gswarm_tui.common.quantities import energy, mebibytes
 from gswarm_tui.fleet.events import Event, EventLogged, SessionChanged, SessionStarted, SessionStopped
 from gswarm_tui.fleet.program import program
 from gswarm_tui.reporting.report import build_report
@@ -118,9 +118,7 @@ def test_report_has_the_figures_of_the_summary(training: Path, written: str) -> 
         assert row["util %"] == f"{gpu.util_mean_pct:.0f}"
         assert row["energy"] == energy(gpu.energy_j)
         assert row["coverage"] == share(gpu.coverage)
-    assert [row["memory"] for row in rows] == same_unit(
-        [mebibytes(gpu.mem_used_max_mib) for gpu in found.gpus]
-    )
+    assert [row["memory"] for row in rows] == [mebibytes(gpu.mem_used_max_mib) for gpu in found.gpus]
     nodes = page.table("node", "util %")
     assert [row["node"] for row in nodes] == [f"gpu0{number}" for number in range(1, 7)]
 

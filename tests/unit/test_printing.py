@@ -21,7 +21,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.common.quantities import same_unit
 from gswarm_tui.printing import cells, formats
 from gswarm_tui.printing.formats import OutputOptions
 from gswarm_tui.printing.progress import Progress
@@ -290,23 +289,3 @@ def test_notices_that_cannot_be_written_change_no_exit_status() -> None:
     )
     with Path("/dev/full").open("w") as full:
         assert subprocess.run([sys.executable, "-c", words], stderr=full, check=False).returncode == 7
-
-
-@pytest.mark.parametrize(
-    ("cells", "shown"),
-    [
-        (["612 MiB", "–", "79.6 GiB"], ["0.598 GiB", "–", "79.6 GiB"]),
-        (["812 ns", "17.7 ms", "0 ns"], ["< 0.001 ms", "17.7 ms", "0 ms"]),
-        (["4 MiB", "70.8 GiB"], ["0.0039 GiB", "70.8 GiB"]),
-        (["88 s", "1.68 min"], ["1.47 min", "1.68 min"]),
-        (["5 MB", "1.20 TB"], ["< 0.001 TB", "1.20 TB"]),
-        (["812 kB", "5 MB"], ["0.812 MB", "5 MB"]),
-        (["45 s", "00:12:31", "–", "0.2 s"], ["00:00:45", "00:12:31", "–", "00:00:00.2"]),
-        (["980 W", "1.20 kW"], ["0.98 kW", "1.20 kW"]),
-        (["2.1/2.5 TiB", "612 MiB"], ["2.1/2.5 TiB", "612 MiB"]),
-        (["71 %", "3 s", "00:12:31"], ["71 %", "3 s", "00:12:31"]),
-        (["–", "gpu 1"], ["–", "gpu 1"]),
-    ],
-)
-def test_a_column_has_one_unit(cells: list[str], shown: list[str]) -> None:
-    assert same_unit(cells) == shown

@@ -135,7 +135,7 @@ def test_failed_runs_are_shown_and_not_averaged() -> None:
         measured(nodes(4), 1, 600.0, status=TIMEOUT),
         measured(nodes(4), 2, 20.0, status=FAILED, reason="gpu02 failed"),
     )
-    assert column(scaling_table(made), "time") == ["00:01:40", "00:00:52", "–"]
+    assert column(scaling_table(made), "time") == ["00:01:40", "52 s", "–"]
     assert column(usage_table(made), "runs") == ["1", "1/2", "0/2"]
     assert [note for note in notes(made) if note.startswith("Not averaged")] == [
         "Not averaged: 2 nodes, repeat 2: exit status 1 (3 s).",
