@@ -39,7 +39,6 @@ class _Kernel:
     launch: int
     name: str
     host: str
-    at_ns: int | None
     values: tuple[str, ...]
 
 
@@ -57,7 +56,11 @@ class NcuReport:
             raise explain_failure(path, ncu, done.stdout[-2000:] + done.stderr, environ)
         self._path = path
         self._version = tool_version(ncu, environ)
-        self.notice = ""
+        changed = datetime.fromtimestamp(path.stat().st_mtime_ns // _SECOND_NS, UTC)
+        self.notice = (
+            f"ncu {self._version} prints no times of kernels, so the profile has the time of the "
+            f"report's last change, {changed:%Y-%m-%d %H:%M:%S} UTC."
+        )
 
     def _read(self, done: subprocess.CompletedProcess[str]) -> Iterator[_Kernel]:
         csv.field_size_limit(_LONGEST_FIELD)
@@ -76,24 +79,13 @@ class NcuReport:
                     launch,
                     clean_text(known["Kernel Name"]),
                     clean_text(known.get("Host Name", "")),
-                    _time_ns(known.get("Kernel Time", "")),
                     tuple(row[at] for at in metrics),
                 )
 
     def facts(self, file: str) -> ProfileFacts:
-        """Return the report's description; it starts with its first kernel.
-
-        Newer versions of ncu print no time of a kernel: the profile ends at the report's last change.
-        """
-        times = [kernel.at_ns for kernel in self._kernels if kernel.at_ns is not None]
-        if not times:
-            changed_ns = self._path.stat().st_mtime_ns
-            times = [changed_ns - _SECOND_NS]
-            changed = datetime.fromtimestamp(changed_ns // _SECOND_NS, UTC)
-            self.notice = (
-                f"ncu {self._version} prints no times of kernels, so the profile has the time of the "
-                f"report's last change, {changed:%Y-%m-%d %H:%M:%S} UTC."
-            )
+        """Return the report's description; ncu prints no times, so it ends at the report's last change."""
+        changed_ns = self._path.stat().st_mtime_ns
+        started_ns = changed_ns - _SECOND_NS
         return ProfileFacts(
             file=file,
             tool="ncu",
@@ -101,20 +93,15 @@ class NcuReport:
             digest=hashlib.sha256(self._path.read_bytes()).hexdigest(),
             node=UNKNOWN if self._kernels[0].host in ("", _HERE) else self._kernels[0].host,
             rank=None,
-            zero_ns=min(times),
-            started_ns=min(times),
-            ended_ns=max(times) + _SECOND_NS,
+            zero_ns=started_ns,
+            started_ns=started_ns,
+            ended_ns=changed_ns,
         )
 
     def write(self, target: RowTarget) -> int:
         """Write each metric of each kernel and return their number. Raises StoreError."""
-        ids = dict(
-            zip(
-                names := sorted({kernel.name for kernel in self._kernels}),
-                target.name_ids(names),
-                strict=True,
-            )
-        )
+        names = sorted({kernel.name for kernel in self._kernels})
+        ids = dict(zip(names, target.name_ids(names), strict=True))
         for kernel in self._kernels:
             numbers = [_number(value) for value in kernel.values]
             texts = [
@@ -141,12 +128,3 @@ def _number(text: str) -> float | None:
         return None
     number = float(text.replace(",", ""))
     return number if abs(number) <= _LARGEST else None
-
-
-def _time_ns(text: str) -> int | None:
-    """Return a kernel's time, which ncu prints in UTC and whole seconds."""
-    try:
-        at = datetime.strptime(text, "%Y-%b-%d %H:%M:%S").replace(tzinfo=UTC)
-    except ValueError:
-        return None
-    return round(at.timestamp()) * _SECOND_NS

@@ -43,14 +43,6 @@ _LONGEST_BEFORE_NS = 3600 * 10**9
 """A capture may begin before its first event."""
 _SAMPLE = 1000
 """Events at the beginning whose median time is near that of the others."""
-_OLD_NAMES = {
-    "Kernel": "kernel",
-    "Memcpy": "gpu_memcpy",
-    "Memset": "gpu_memset",
-    "Runtime": "cuda_runtime",
-    "Operator": "cpu_op",
-}
-"""Categories of PyTorch 1.8 to 1.13 that were renamed later."""
 _ON_GPU = {"kernel": "compute", "gpu_memcpy": "copy", "gpu_memset": "copy"}
 _ON_CPU = frozenset(
     ("cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver", "cpu_instant_event")
@@ -197,9 +189,6 @@ class PytorchTrace:
                 is_timed = isinstance(ts, int | float) and abs(ts) < _LATEST_NS
                 if is_timed and category in (_CAPTURE, _CAPTURE_END):
                     self._capture[category] = value["ts"]
-                if category in _OLD_NAMES:
-                    is_step = str(name).startswith("ProfilerStep#")
-                    value["cat"] = category = "user_annotation" if is_step else _OLD_NAMES[category]
                 if value.get("ph") != "X" or (category not in _ON_GPU and category not in _ON_CPU):
                     continue
                 self._timed += 1
