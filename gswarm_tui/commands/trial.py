@@ -32,9 +32,8 @@ from gswarm_tui.profiling.allocation import find_job
 from gswarm_tui.profiling.profile_run import command_line
 from gswarm_tui.profiling.slurm_commands import until_signal
 from gswarm_tui.slurm.jobs import label_of_shell
-from gswarm_tui.trials.outcome import StoppedTrialError
+from gswarm_tui.trials.outcome import StoppedTrialError, load_trials
 from gswarm_tui.trials.plan import TrialError, TrialPlan, ordered_runs, placements_of
-from gswarm_tui.trials.recorded import load_trials
 from gswarm_tui.trials.running import TrialDriver, TrialRecorder, gpus_of_nodes, plan_texts
 
 if TYPE_CHECKING:

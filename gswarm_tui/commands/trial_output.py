@@ -13,8 +13,7 @@ from gswarm_tui.printing import formats
 from gswarm_tui.printing.json_output import print_json
 from gswarm_tui.store.querying.results import QuerySource, Result
 from gswarm_tui.trials.figures import measure
-from gswarm_tui.trials.outcome import RunOutcome
-from gswarm_tui.trials.recorded import RecordedTrial
+from gswarm_tui.trials.outcome import RecordedTrial, RunOutcome
 from gswarm_tui.trials.result_text import command_text, notes, scaling_table, sentence, usage_table
 from gswarm_tui.trials.results import CAUSES, PlacementResult, TrialResults, trial_results
 

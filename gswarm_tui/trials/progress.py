@@ -11,9 +11,8 @@ from gswarm_tui.common.quantities import DASH, duration, plural
 from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.trials.figures import measure
-from gswarm_tui.trials.outcome import expected_cost, expected_s
+from gswarm_tui.trials.outcome import RecordedTrial, expected_cost, expected_s, load_trials
 from gswarm_tui.trials.plan import TrialRun
-from gswarm_tui.trials.recorded import RecordedTrial, load_trials
 from gswarm_tui.trials.result_text import PlacementNames
 from gswarm_tui.trials.results import TrialResults, trial_results
 

@@ -77,11 +77,11 @@ def sentence(results: TrialResults) -> str:
         return "No run has completed, so there is nothing to compare."
     name = names_of(results).name
     if knee is None:
-        return f"{name(baseline.placement)}: {_measured(results, baseline)}; nothing to compare it with."
+        per_s = f"{_three(baseline.throughput)} per second"
+        measured = per_s if results.plan.higher_is_better else duration(baseline.wall_s)
+        return f"{name(baseline.placement)}: {measured}; nothing to compare it with."
     largest = max(results.compared, key=lambda row: (row.size or 0.0, row.speed_up or 0.0))
-    shown = [row for row in (knee, largest) if row is not baseline]
-    if knee is largest:
-        shown = [knee]
+    shown = [knee] if knee is largest else [row for row in (knee, largest) if row is not baseline]
     parts: list[str] = []
     for row in shown:
         times = f"{row.speed_up:.1f} ×" + ("" if parts else " as fast")
@@ -93,32 +93,19 @@ def sentence(results: TrialResults) -> str:
     return "; ".join(parts) + "."
 
 
-def _measured(results: TrialResults, row: PlacementResult) -> str:
-    if results.plan.higher_is_better:
-        return f"{_three(row.throughput)} per second"
-    return duration(row.wall_s)
-
-
 _Column = tuple[str, Callable[[PlacementResult], str]]
+_PLACED, _MAIN_WAIT = "placed", "mostly for"
+"""Columns of texts; all others are numbers."""
 
 
 def scaling_table(results: TrialResults) -> TextTable:
     """Return time, speed-up, efficiency and cost of each placement; at most 80 cells wide."""
-    return _table(results, _scaling_columns(results))
-
-
-def usage_table(results: TrialResults) -> TextTable:
-    """Return what the GPUs of each placement did; at most 80 cells wide."""
-    return _table(results, _USAGE_COLUMNS, _MAIN_WAIT)
-
-
-def _scaling_columns(results: TrialResults) -> tuple[_Column, ...]:
     measured: _Column = (
         ("per s", lambda row: _three(row.throughput))
         if results.plan.higher_is_better
         else ("time", lambda row: duration(row.wall_s))
     )
-    return (
+    columns: tuple[_Column, ...] = (
         measured,
         ("±", lambda row: DASH if row.spread is None else f"{100 * row.spread:.1f} %"),
         ("speed-up", lambda row: formatted(row.speed_up, "{:.2f} ×")),
@@ -129,20 +116,26 @@ def _scaling_columns(results: TrialResults) -> tuple[_Column, ...]:
         ("GPU time", lambda row: gpu_time(row.gpu_s).replace("GPU-", "")),
         ("energy", lambda row: energy(row.energy_j)),
     )
+    return _table(results, columns)
 
 
-def _table(results: TrialResults, columns: Sequence[_Column], *last: _Column) -> TextTable:
-    names = names_of(results)
-    first: list[_Column] = [
+def usage_table(results: TrialResults) -> TextTable:
+    """Return what the GPUs of each placement did; at most 80 cells wide."""
+    return _table(results, _USAGE_COLUMNS)
+
+
+def _table(results: TrialResults, columns: Sequence[_Column]) -> TextTable:
+    shown: list[_Column] = [
         ("nodes", lambda row: str(row.placement.nodes)),
         ("GPUs", lambda row: str(row.placement.gpus)),
+        *columns,
     ]
-    placed: list[_Column] = [] if names.same_spread else [("placed", lambda row: row.placement.spread)]
-    shown = [*first, *placed, *columns, *last]
+    if not names_of(results).same_spread:
+        shown.insert(2, (_PLACED, lambda row: row.placement.spread))
+    names = tuple(name for name, _ in shown)
     rows = [tuple(of(row) for _, of in shown) for row in results.rows]
-    texts = {len(first)} if placed else set()
-    texts |= set(range(len(shown) - len(last), len(shown)))
-    return TextTable(tuple(name for name, _ in shown), rows, frozenset(set(range(len(shown))) - texts))
+    right = frozenset(at for at, name in enumerate(names) if name not in (_PLACED, _MAIN_WAIT))
+    return TextTable(names, rows, right)
 
 
 def _runs(row: PlacementResult) -> str:
@@ -162,8 +155,8 @@ _USAGE_COLUMNS: tuple[_Column, ...] = (
     ("NVLink", lambda row: megabytes(row.nvlink_mb)),
     ("network", lambda row: megabytes(row.network_mb)),
     ("waiting", lambda row: share(row.waiting)),
+    (_MAIN_WAIT, _main_wait),
 )
-_MAIN_WAIT: _Column = ("mostly for", _main_wait)
 
 
 def notes(results: TrialResults) -> Iterator[str]:

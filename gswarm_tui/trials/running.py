@@ -134,10 +134,8 @@ class TrialDriver:
         else:
             end, reason = classify(status, output.last_lines)
             if end == OK and plan.throughput is not None and output.throughput is None:
-                end, reason = (
-                    FAILED,
-                    f"it printed no number above 0 for --throughput {printable(plan.throughput)}",
-                )
+                end = FAILED
+                reason = f"it printed no number above 0 for --throughput {printable(plan.throughput)}"
         outcome = RunOutcome(
             plan.trial_id,
             run,

@@ -20,10 +20,9 @@ from gswarm_tui.fleet.events import (
 from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.trials.figures import measure
-from gswarm_tui.trials.outcome import OK, RunOutcome
+from gswarm_tui.trials.outcome import OK, RunOutcome, load_trials
 from gswarm_tui.trials.plan import Placement, TrialPlan, TrialRun
 from gswarm_tui.trials.progress import load_progress, progress_lines
-from gswarm_tui.trials.recorded import load_trials
 from gswarm_tui.trials.results import CPU, DISKS, NETWORK, SLOWEST, UNKNOWN, RunFigures
 from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, process_row, record
 

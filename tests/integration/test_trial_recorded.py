@@ -16,9 +16,8 @@ from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.sql.schema import EVENTS
 from gswarm_tui.store.transfer.importing import importing
-from gswarm_tui.trials.outcome import FAILED, OK, RunOutcome
+from gswarm_tui.trials.outcome import FAILED, OK, RecordedTrial, RunOutcome, load_trials
 from gswarm_tui.trials.plan import Placement, TrialPlan, ordered_runs
-from gswarm_tui.trials.recorded import RecordedTrial, load_trials
 from gswarm_tui.trials.running import plan_texts
 
 RUNS = ordered_runs([Placement(1, 2), Placement(2, 2)], 2, "3")

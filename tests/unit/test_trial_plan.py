@@ -13,6 +13,7 @@ from gswarm_tui.trials.outcome import (
     FAILED,
     OK,
     TIMEOUT,
+    RecordedTrial,
     RunOutcome,
     expected_cost,
     expected_s,
@@ -26,7 +27,6 @@ from gswarm_tui.trials.plan import (
     ordered_runs,
     placements_of,
 )
-from gswarm_tui.trials.recorded import RecordedTrial
 from gswarm_tui.trials.running import RunOutput, classify
 
 FOUR = {f"gpu0{number}": 8 for number in range(1, 5)}
