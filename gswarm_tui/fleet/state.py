@@ -435,8 +435,12 @@ class Fleet:
                 was_running = self.sessions.sessions[event.session_id].running
                 session = self.sessions.stop(event)
                 newest = max((node.last_ts or -math.inf for node in self.nodes.values()), default=-math.inf)
-                if was_running and session.until <= newest:
-                    self._count_off(session)
+                if was_running and session.until <= newest:  # remove what was counted after its past end
+                    histories = [node.gpu_history for node in self.nodes.values() if node.gpu_history]
+                    if all(history.reaches(session.until) for history in histories):
+                        self._count_back(session, session.until, -1)
+                    else:
+                        session.forget()
                 return [EventLogged(session.until, "session_stopped", INFO, session.name)]
             case StopUndone():
                 ended_at = self.sessions.sessions[event.session_id].ended_at
@@ -469,14 +473,6 @@ class Fleet:
             return []
         whom = finding.node, finding.gpu, finding.advice
         return [EventLogged(at, kind, severity, message[:MAX_MESSAGE], *whom)]
-
-    def _count_off(self, session: Session) -> None:
-        """Remove what a session counted after its past end; everything, if the history is too short."""
-        histories = [node.gpu_history for node in self.nodes.values() if node.gpu_history is not None]
-        if all(history.reaches(session.until) for history in histories):
-            self._count_back(session, session.until, -1)
-        else:
-            session.forget()
 
     def _count_back(self, session: Session, since: float, sign: int = 1) -> None:
         """Add the history since a time to a session that was backdated or runs on; the sign -1 removes it."""

@@ -192,16 +192,13 @@ class Hub:
                 now = self.now()
                 due = next_flush(now, self.fleet.interval_s)
                 await asyncio.sleep(due - now)
-                self._check_standstill(self.now() - due)
+                # A pause of the recorder itself doesn't count as its nodes' silence.
+                if (late_s := self.now() - due) > LATE_FLUSH_S:
+                    self.fleet.excuse_silence(late_s + (CATCH_UP_S if late_s > STANDSTILL_S else 0.0))
+                if late_s > STANDSTILL_S:
+                    how = f"paused for {late_s:.0f} s (stopped, suspended or without CPU)"
+                    self.warn("standstill", f"gswarm-tui itself was {how}")
                 self.flush()
-
-    def _check_standstill(self, late_s: float) -> None:
-        """Don't count a pause of the recorder itself as its nodes' silence."""
-        if late_s > LATE_FLUSH_S:
-            self.fleet.excuse_silence(late_s + (CATCH_UP_S if late_s > STANDSTILL_S else 0.0))
-        if late_s > STANDSTILL_S:
-            message = f"gswarm-tui itself was paused for {late_s:.0f} s (stopped, suspended or without CPU)"
-            self.warn("standstill", message)
 
     async def _run_link(self, link: Link) -> None:
         """Run one link; an internal error loses only its node."""

@@ -404,7 +404,12 @@ class Link:
             if not former and not self._is_live:
                 self._go_live(message, at)
         elif isinstance(message, wire.Lost):
-            self._handle_loss(message, at)
+            self._announce(message.life)
+            self._received[message.life] = max(message.seq, self._received.get(message.life, 0))
+            ts = message.ts_ns / 1e9 - self._clock.offset_of(message.life)
+            check_times(message.ts_ns / 1e9, ts)
+            lost = FramesLost(self.node, at, min(ts, at), message.life, message.seq, message.reason)
+            self._publish(lost)
         elif isinstance(message, TraceMessage):
             if self._requested is not None:
                 self.take_trace(self.node, message)
@@ -419,13 +424,6 @@ class Link:
         self._announced.add(life)
         if len(self._announced) > MAX_FORMER_LIVES + 1:
             raise WireError(f"it announced more than {MAX_FORMER_LIVES} former runs")
-
-    def _handle_loss(self, lost: wire.Lost, at: float) -> None:
-        self._announce(lost.life)
-        self._received[lost.life] = max(lost.seq, self._received.get(lost.life, 0))
-        ts = lost.ts_ns / 1e9 - self._clock.offset_of(lost.life)
-        check_times(lost.ts_ns / 1e9, ts)
-        self._publish(FramesLost(self.node, at, min(ts, at), lost.life, lost.seq, lost.reason))
 
     def _go_live(self, hello: Hello, at: float) -> None:
         self._is_live, self._ended_cleanly = True, False

@@ -286,7 +286,9 @@ class Tracing:
         ends_at = asyncio.get_running_loop().time() + LONGEST_S
         try:
             async with asyncio.timeout_at(ends_at):
-                await self._wait_for_files()
+                while not (self._nodes.keys() <= self._asked and all(t.is_settled for t in self.ranks())):
+                    ready = next((one for one in self.ranks() if one.state == wire.TRACE_READY), None)
+                    await (self._wait_for_change() if ready is None else self._fetch(ready))
         except TimeoutError:
             self._end(f"the trace took longer than {LONGEST_S / 60:.0f} minutes")
         finally:
@@ -307,11 +309,6 @@ class Tracing:
             self._give_up(node, why)
         for link in self._links.values():
             link.end_trace(wire.EndTrace(self._token))
-
-    async def _wait_for_files(self) -> None:
-        while not (self._nodes.keys() <= self._asked and all(t.is_settled for t in self.ranks())):
-            ready = next((trace for trace in self.ranks() if trace.state == wire.TRACE_READY), None)
-            await (self._wait_for_change() if ready is None else self._fetch(ready))
 
     async def _wait_for_change(self) -> None:
         """Wait until a node reports something, at most ``CHECK_EVERY_S``."""

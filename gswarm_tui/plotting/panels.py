@@ -47,6 +47,7 @@ _LEGEND: Any = {
     "borderpad": 0,
     "borderaxespad": 0.35,
 }
+_BEHIND: Any = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
 LANE_IN = 0.135
 MAX_SESSION_LANES = 5
 MAX_LINES = 60
@@ -335,7 +336,11 @@ def draw_lanes(axes: Axes, lanes: Sequence[Lane], seconds: float, width_in: floa
         if lane.name:
             write_beside(axes, lane.name, y, -4, style.DIM)
         for session in lane.brackets:
-            _bracket(axes, session, y, a_letter, seconds)
+            axes.vlines([session.begin, session.end], y - 0.25, y + 0.25, color=style.DIM, linewidth=0.6)
+            axes.hlines(y, session.begin, session.end, color=style.DIM, linewidth=0.6)
+            begin, _ = _label_place(session, a_letter, seconds)
+            name = clipped(session.name, _MAX_LETTERS)
+            axes.text(begin, y, name, va="center_baseline", fontsize=style.SMALL, bbox=_BEHIND)
         _labels(axes, lane.labels, y, a_letter, seconds)
         times: dict[str, list[float]] = {}
         for when, severity in lane.ticks:
@@ -344,15 +349,6 @@ def draw_lanes(axes: Axes, lanes: Sequence[Lane], seconds: float, width_in: floa
             axes.vlines(_distinct_times(of_it, seconds), y - 0.36, y + 0.36, color=colour, linewidth=1.0)
         if lane.ticks:
             write_beside(axes, f"× {len(lane.ticks)}", y, 4, style.DIM)
-
-
-def _bracket(axes: Axes, session: OverlappingSession, y: float, a_letter: float, seconds: float) -> None:
-    axes.vlines([session.begin, session.end], y - 0.25, y + 0.25, color=style.DIM, linewidth=0.6)
-    axes.hlines(y, session.begin, session.end, color=style.DIM, linewidth=0.6)
-    behind: Any = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-    begin, _ = _label_place(session, a_letter, seconds)
-    name = clipped(session.name, _MAX_LETTERS)
-    axes.text(begin, y, name, va="center_baseline", fontsize=style.SMALL, bbox=behind)
 
 
 def _labels(

@@ -264,16 +264,13 @@ class NsysEvents:
     def _on_gpu(self, device: Numbers, stream: Numbers, process: Numbers) -> dict[str, Numbers]:
         pid = np.where(process < 0, -1, process >> 24 & 0xFFFFFF)
         device = np.where((device < 0) | (device >= _MOST_DEVICES), -1, device)
-        return {"gpu_id": self._gpu_ids(pid, device), "device": device, "stream": stream, "pid": pid}
-
-    def _gpu_ids(self, pids: Numbers, devices: Numbers) -> Numbers:
-        """Return the GPU id of each row, -1 where it is unknown."""
         known = self._known_gpus
-        keys, places = np.unique(pids << 16 | devices & 0xFFFF, return_inverse=True)
+        keys, places = np.unique(pid << 16 | device & 0xFFFF, return_inverse=True)
         ids = [
             known.get((key >> 16, key & 0xFFFF), known.get((None, key & 0xFFFF), -1)) for key in keys.tolist()
         ]
-        return np.array(ids, dtype=np.int64)[places]
+        gpu_id = np.array(ids, dtype=np.int64)[places]  # -1 where it is unknown
+        return {"gpu_id": gpu_id, "device": device, "stream": stream, "pid": pid}
 
     def _devices(self) -> dict[tuple[int | None, int], int]:
         """Return the ids of GPUs by process and CUDA device, with None for all processes."""
