@@ -38,34 +38,20 @@ class Colours(NamedTuple):
     hot: tuple[str, ...]
 
 
+# fmt: off
 DARK_COLOURS = Colours(
-    background="#0f1217",
-    surface="#1a1f27",
-    text="#d8dde6",
-    dim="#8992a1",
-    faint="#3b434f",
-    accent="#7cc4f0",
-    good="#7bc98f",
-    warning="#f0b64a",
-    error="#ff7a6b",
-    cursor="#eef2f8",
+    background="#0f1217", surface="#1a1f27", text="#d8dde6", dim="#8992a1", faint="#3b434f",
+    accent="#7cc4f0", good="#7bc98f", warning="#f0b64a", error="#ff7a6b", cursor="#eef2f8",
     anchors=("#1b1d33", "#2d3166", "#35538c", "#33789a", "#399d9d", "#5cbd98", "#a2d9a5"),
     hot=("#241a20", "#4d2029", "#7d2c2e", "#ad4230", "#d4663a", "#ee954f", "#fbcf85"),
 )
 LIGHT_COLOURS = Colours(
-    background="#fbfbf9",
-    surface="#eeefeb",
-    text="#23282f",
-    dim="#69717d",
-    faint="#b4bac2",
-    accent="#0b63a5",
-    good="#1d7a3c",
-    warning="#9a5b00",
-    error="#c0281c",
-    cursor="#ffb000",
+    background="#fbfbf9", surface="#eeefeb", text="#23282f", dim="#69717d", faint="#b4bac2",
+    accent="#0b63a5", good="#1d7a3c", warning="#9a5b00", error="#c0281c", cursor="#ffb000",
     anchors=("#e9f1e6", "#bfe0bf", "#86c6b0", "#55a5a8", "#3b829d", "#36598c", "#302f63"),
     hot=("#f7e9e4", "#f3c9ba", "#eb9f8a", "#dc6f5c", "#c0413a", "#8f2530", "#571522"),
 )
+# fmt: on
 
 
 def parsed(colour: str) -> RGB:

@@ -20,10 +20,7 @@ _UNITS = {
     "MiB": Unit("GiB", 1 / 1024),
     "MB/s": Unit("GB/s", 1 / 1000),
     "mJ": Unit("kWh", 1 / 3.6e9),
-    "bits": Unit(""),
-    "errors": Unit(""),
-    "P": Unit(""),
-    "s": Unit(""),
+    **dict.fromkeys(("bits", "errors", "P", "s"), Unit("")),
 }
 
 

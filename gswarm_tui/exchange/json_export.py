@@ -30,16 +30,9 @@ from gswarm_tui.store.querying.results import QuerySource
 MADE_BY = "gswarm-tui"
 ABSENT = "NaN"
 FIELDS = (
-    "gpu_util",
-    "gpu_memory",
-    "dram_bandwidth",
-    "dram_bandwidth_rx",
-    "dram_bandwidth_tx",
-    "gpu_bandwidth",
-    "gpu_bandwidth_rx",
-    "gpu_bandwidth_tx",
-    "interval_ms",
-)
+    "gpu_util", "gpu_memory", "dram_bandwidth", "dram_bandwidth_rx", "dram_bandwidth_tx",
+    "gpu_bandwidth", "gpu_bandwidth_rx", "gpu_bandwidth_tx", "interval_ms",
+)  # fmt: skip
 ALWAYS = (*FIELDS[:3], "interval_ms")
 """Fields that are always written; gswarm-profiler's ``analyze`` needs the first three."""
 

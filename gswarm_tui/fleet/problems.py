@@ -12,13 +12,9 @@ from gswarm_tui.fleet.frame_values import ENERGY
 from gswarm_tui.fleet.node import NodeState, Standing
 
 _OF_NODE = {
-    Standing.LOST: 1,
-    Standing.UNREACHABLE: 1,
-    Standing.UNHEALTHY: 1,
-    Standing.STALE: 3,
-    Standing.CONNECTING: 4,
-    Standing.ENDED: 4,
-}
+    Standing.LOST: 1, Standing.UNREACHABLE: 1, Standing.UNHEALTHY: 1,
+    Standing.STALE: 3, Standing.CONNECTING: 4, Standing.ENDED: 4,
+}  # fmt: skip
 _FOUND, _SILENT_GPU = 0, 2
 
 

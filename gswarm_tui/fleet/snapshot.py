@@ -17,25 +17,13 @@ Object = dict[str, Any]
 """A JSON object."""
 
 _HOST_FACTS = (
-    "hostname",
-    "kernel",
-    "cpu_model",
-    "cpus",
-    "memory_total_mib",
-    "driver_version",
-    "cuda_version",
-)
+    "hostname", "kernel", "cpu_model", "cpus", "memory_total_mib", "driver_version", "cuda_version",
+)  # fmt: skip
 GPU_FACTS = {
-    "gpu_index": "INTEGER",
-    "uuid": "VARCHAR",
-    "name": "VARCHAR",
-    "pci_bus_id": "VARCHAR",
-    "memory_total_mib": "INTEGER",
-    "power_limit_w": "FLOAT",
-    "parent_index": "INTEGER",
-    "mig_profile": "VARCHAR",
-    "allocated": "BOOLEAN",
-}
+    "gpu_index": "INTEGER", "uuid": "VARCHAR", "name": "VARCHAR", "pci_bus_id": "VARCHAR",
+    "memory_total_mib": "INTEGER", "power_limit_w": "FLOAT",
+    "parent_index": "INTEGER", "mig_profile": "VARCHAR", "allocated": "BOOLEAN",
+}  # fmt: skip
 """The fields of a GPU beside its metrics, and their types, as in the table ``gpus``."""
 GPU_ROW = {
     "node": "VARCHAR",

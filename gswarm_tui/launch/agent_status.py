@@ -81,15 +81,8 @@ def _check(reply: dict[str, Any]) -> dict[str, Any]:
 
 
 _TEXTS = (
-    "agent_version",
-    "python",
-    "python_version",
-    "spool_folder",
-    "likwid_lock_owner",
-    "counter_obstacle",
-    "cpu_counters",
-    "gpu_counters",
-    "counters_in_use_by",
-)
+    "agent_version", "python", "python_version", "spool_folder", "likwid_lock_owner", "counter_obstacle",
+    "cpu_counters", "gpu_counters", "counters_in_use_by",
+)  # fmt: skip
 _LISTS = ("spool_problems", "counter_privileges", "counter_tools")
 _NUMBERS = ("spool_free_mib", "perf_event_paranoid")

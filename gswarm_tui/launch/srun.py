@@ -61,16 +61,8 @@ class SrunLauncher(Launcher):
             f"--jobid={self._job_id}",
             *(() if group is None else (f"--het-group={group}",)),
             *(() if gpus is None else (f"--gpus={len(gpus)}",)),
-            f"--nodelist={node}",
-            "--nodes=1",
-            "--ntasks=1",
-            "--overlap",
-            "--mpi=none",
-            "--unbuffered",
-            "--quiet",
-            "--job-name=gswarm-tui",
-            "--input=all",
-            SHELL,
+            *(f"--nodelist={node}", "--nodes=1", "--ntasks=1", "--overlap", "--mpi=none"),
+            *("--unbuffered", "--quiet", "--job-name=gswarm-tui", "--input=all", SHELL),
         ]
 
     async def open(self, node: str, *arguments: str) -> ProcessChannel:

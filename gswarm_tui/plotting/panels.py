@@ -35,18 +35,10 @@ FEW = 8
 _PIXELS = (1500, 600)
 _BOUNDARY: Any = {"color": style.FAINT, "linewidth": 0.6, "clip_on": False}
 _LEGEND: Any = {
-    "loc": "lower right",
-    "ncols": 3,
-    "frameon": False,
-    "fontsize": style.SMALL,
-    "labelcolor": style.DIM,
-    "handlelength": 1.1,
-    "handleheight": 0.6,
-    "handletextpad": 0.4,
-    "columnspacing": 1.0,
-    "borderpad": 0,
-    "borderaxespad": 0.35,
-}
+    "loc": "lower right", "ncols": 3, "frameon": False, "fontsize": style.SMALL, "labelcolor": style.DIM,
+    "handlelength": 1.1, "handleheight": 0.6, "handletextpad": 0.4,
+    "columnspacing": 1.0, "borderpad": 0, "borderaxespad": 0.35,
+}  # fmt: skip
 _BEHIND: Any = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
 LANE_IN = 0.135
 MAX_SESSION_LANES = 5

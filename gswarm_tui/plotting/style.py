@@ -38,36 +38,21 @@ RAMP: npt.NDArray[np.uint8] = np.array(
 )
 """RGBA colours from low to high values."""
 
+# fmt: off
 _STYLE: Any = {
-    "axes.axisbelow": True,
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": DIM,
-    "axes.linewidth": 0.5,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "font.sans-serif": ["Arial", "Liberation Sans", "DejaVu Sans"],
-    "font.size": USUAL,
-    "grid.color": GRID,
-    "grid.linewidth": 0.5,
-    "hatch.linewidth": 0.35,
-    "lines.linewidth": 0.9,
-    "lines.solid_joinstyle": "round",
-    "pdf.fonttype": 42,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "gswarm-tui",
-    "text.color": INK,
-    "text.parse_math": False,  # a name may hold dollars
-    "xtick.color": FAINT,
-    "xtick.labelcolor": DIM,
-    "xtick.labelsize": SMALL,
-    "xtick.major.size": 2.5,
-    "xtick.major.width": 0.5,
-    "ytick.color": FAINT,
-    "ytick.labelcolor": DIM,
-    "ytick.labelsize": SMALL,
-    "ytick.major.size": 0,
-    "ytick.major.pad": 3,
+    "axes.axisbelow": True, "axes.edgecolor": FAINT, "axes.labelcolor": DIM, "axes.linewidth": 0.5,
+    "axes.spines.right": False, "axes.spines.top": False,
+    "font.sans-serif": ["Arial", "Liberation Sans", "DejaVu Sans"], "font.size": USUAL,
+    "grid.color": GRID, "grid.linewidth": 0.5, "hatch.linewidth": 0.35,
+    "lines.linewidth": 0.9, "lines.solid_joinstyle": "round",
+    "pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "gswarm-tui",
+    "text.color": INK, "text.parse_math": False,  # a name may hold dollars
+    "xtick.color": FAINT, "xtick.labelcolor": DIM, "xtick.labelsize": SMALL,
+    "xtick.major.size": 2.5, "xtick.major.width": 0.5,
+    "ytick.color": FAINT, "ytick.labelcolor": DIM, "ytick.labelsize": SMALL,
+    "ytick.major.size": 0, "ytick.major.pad": 3,
 }
+# fmt: on
 
 
 @contextmanager

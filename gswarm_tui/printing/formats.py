@@ -21,14 +21,9 @@ from gswarm_tui.store.querying.results import Result
 
 FORMATS = ("table", "csv", "json", "markdown", "parquet")
 _SUFFIXES = {
-    ".txt": "table",
-    ".csv": "csv",
-    ".json": "json",
-    ".md": "markdown",
-    ".markdown": "markdown",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-}
+    ".txt": "table", ".csv": "csv", ".json": "json", ".md": "markdown", ".markdown": "markdown",
+    ".parquet": "parquet", ".pq": "parquet",
+}  # fmt: skip
 _LAYOUT_ROWS = 5_000
 _FORMULA = re.compile(r"\s*[=+\-@]")
 

@@ -61,16 +61,8 @@ async def allocated(options: Sequence[str]) -> AsyncIterator[Allocation]:
 
     Raises ProfileError if Slurm denies it.
     """
-    salloc = [
-        "salloc",
-        "--kill-command=TERM",
-        "--job-name=gswarm-profile",
-        *options,
-        "bash",
-        "-c",
-        _GRANTED_COMMAND,
-    ]
-    async with kept(with_errors(salloc), grace_s=0) as command:
+    salloc = ["salloc", "--kill-command=TERM", "--job-name=gswarm-profile", *options]
+    async with kept(with_errors([*salloc, "bash", "-c", _GRANTED_COMMAND]), grace_s=0) as command:
         job_id, environ = await _granted(command)
         yield await find_job(job_id, environ)
 

@@ -62,15 +62,9 @@ _BASE_UNITS = {
 }
 _NO_UNIT = _BaseUnit("", "")
 _WORDS = {
-    "util": "utilization",
-    "mem": "memory",
-    "temp": "temperature",
-    "tx": "transmit",
-    "rx": "receive",
-    "net": "network",
-    "ib": "infiniband",
-    "psi": "pressure",
-}
+    "util": "utilization", "mem": "memory", "temp": "temperature", "tx": "transmit", "rx": "receive",
+    "net": "network", "ib": "infiniband", "psi": "pressure",
+}  # fmt: skip
 """Words of column names that are written in full."""
 
 
@@ -195,7 +189,11 @@ def fleet_tables(fleet: Fleet, now: float, job_id: str, health: RecorderHealth |
     up = [node for node in nodes if node.standing(now) is Standing.LIVE]
     tables = [_gpus(up, job_id), _hosts(up, job_id), _nodes(nodes, now, job_id)]
     tables += [_listing(kind, up, job_id) for kind in LISTINGS]
-    tables += [*_findings(fleet, job_id), *_ledger(fleet, job_id)]
+    tables.append(_findings(fleet, job_id))
+    if fleet.examined is not None:
+        causes = [_labels(cause=cause, hpc_job=job_id) for cause in fleet.examined.ledger]
+        seconds = _column(fleet.examined.ledger.values()).reshape(-1, 1)
+        tables.append(FamilyTable(LEDGER_FAMILIES, causes, seconds))
     return tables if health is None else [*tables, *_recorder(fleet, job_id, health)]
 
 
@@ -255,7 +253,7 @@ def _listing(kind: str, nodes: Sequence[NodeState], job_id: str) -> FamilyTable:
     return FamilyTable(LISTING_FAMILIES[kind], labels, based)
 
 
-def _findings(fleet: Fleet, job_id: str) -> Iterator[FamilyTable]:
+def _findings(fleet: Fleet, job_id: str) -> FamilyTable:
     counts = Counter(
         (one.kind, one.severity, one.node or "", "" if one.gpu is None else gpu_label(one.gpu))
         for one in holding(fleet.findings.values())
@@ -264,14 +262,7 @@ def _findings(fleet: Fleet, job_id: str) -> Iterator[FamilyTable]:
         _labels(kind=kind, severity=severity, node=node, gpu=gpu, hpc_job=job_id)
         for kind, severity, node, gpu in counts
     ]
-    yield FamilyTable(FINDING_FAMILIES, labels, np.array([*counts.values()], dtype=float).reshape(-1, 1))
-
-
-def _ledger(fleet: Fleet, job_id: str) -> Iterator[FamilyTable]:
-    if fleet.examined is not None:
-        labels = [_labels(cause=cause, hpc_job=job_id) for cause in fleet.examined.ledger]
-        seconds = np.array([*fleet.examined.ledger.values()], dtype=float)
-        yield FamilyTable(LEDGER_FAMILIES, labels, seconds.reshape(-1, 1))
+    return FamilyTable(FINDING_FAMILIES, labels, _column(counts.values()).reshape(-1, 1))
 
 
 def _nodes(nodes: Sequence[NodeState], now: float, job_id: str) -> FamilyTable:
@@ -329,7 +320,7 @@ def _labels(**labels: str) -> dict[str, str]:
 
 
 def _column(values: Iterable[float | None]) -> Floats:
-    return np.array([math.nan if value is None else value for value in values])
+    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
 
 
 def _base_units(metrics: Sequence[Metric], values: Floats) -> Floats:

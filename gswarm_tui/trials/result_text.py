@@ -33,12 +33,9 @@ from gswarm_tui.trials.results import (
 KNEE = "*"
 """Sign at the knee in tables."""
 _WAITS = {
-    NETWORK: "the network",
-    DISKS: "disks",
-    CPU: "one CPU core",
-    SLOWEST: "the slowest GPU",
+    NETWORK: "the network", DISKS: "disks", CPU: "one CPU core", SLOWEST: "the slowest GPU",
     UNKNOWN: "unknown",
-}
+}  # fmt: skip
 
 
 class PlacementNames:

@@ -45,13 +45,9 @@ RESTARTS_WITHIN_S = 10
 """Longest wait for a recorder that was killed."""
 _LAST_LINES = 30
 _STEP_VARIABLES = (
-    "SLURM_GPUS",
-    "SLURM_GPUS_PER_NODE",
-    "SLURM_GPUS_PER_SOCKET",
-    "SLURM_GPUS_PER_TASK",
-    "SLURM_NTASKS_PER_GPU",
-    "SLURM_TRES_PER_TASK",
-)
+    "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK",
+    "SLURM_NTASKS_PER_GPU", "SLURM_TRES_PER_TASK",
+)  # fmt: skip
 """Variables of the job's own request, which srun would apply to the step and which contradict a placement."""
 _SLURM_LINE = re.compile(r"^(srun|slurmstepd)\S*: (error: )?")
 _NO_STEP = re.compile(r"Node failure on|DUE TO NODE FAILURE|Unable to create step")
@@ -137,17 +133,9 @@ class TrialDriver:
                 end = FAILED
                 reason = f"it printed no number above 0 for --throughput {printable(plan.throughput)}"
         outcome = RunOutcome(
-            plan.trial_id,
-            run,
-            end,
-            session["started_at"],
-            wall_s,
-            nodes,
-            output.throughput,
-            status,
-            reason,
+            plan.trial_id, run, end, session["started_at"], wall_s, nodes, output.throughput, status, reason,
             allocation.job.label,
-        )
+        )  # fmt: skip
         # The session may have been stopped by its user before, or the recorder has ended.
         with contextlib.suppress(TrialError):
             await self._recorder.carry_out(StopSession(session["name"]))
