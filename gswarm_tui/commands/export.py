@@ -102,8 +102,9 @@ def _text(source: QuerySource, chosen: Sequence[Period], arguments: Namespace, k
             options = {"safe": arguments.csv_safe, "all_gpus": arguments.all_gpus}
             rows = write_csv(source, chosen, arguments.table or "gpu", out, progress.report, **options)
             return plural(rows, "row")
-        written = json_export.write_json(source, chosen[0], out, progress.report, all_gpus=arguments.all_gpus)
-    return f"{plural(written.samples, 'sample')} of {plural(written.gpus, 'GPU')}"
+        all_gpus = arguments.all_gpus
+        samples, gpus = json_export.write_json(source, chosen[0], out, progress.report, all_gpus=all_gpus)
+    return f"{plural(samples, 'sample')} of {plural(gpus, 'GPU')}"
 
 
 def _parquet(

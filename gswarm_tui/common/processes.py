@@ -1,11 +1,13 @@
-"""Commands of this program in processes of their own, and what processes print to standard error."""
+"""Other programs and commands of this one in processes, and what these print to standard error."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import shlex
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from gswarm_tui.common.errors import printable
@@ -15,6 +17,25 @@ _MOST_LINE = 400
 """Bytes at the end of a line that are kept; a process may print a line without end."""
 _PIECE = 64 * 1024
 _HAS_PACKAGE = "import importlib.util as u,sys;sys.exit(u.find_spec('gswarm_tui') is None)"
+
+
+def run_program(
+    command: Sequence[str], environ: Mapping[str, str] | None = None, *, timeout_s: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end; return its status and its output as text.
+
+    Raises OSError if it can't be started, and subprocess.TimeoutExpired.
+    """
+    return subprocess.run(
+        command,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=timeout_s,
+        check=False,
+    )
 
 
 def own_command(*words: str) -> list[str]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TextIO
 
@@ -90,14 +89,6 @@ ORDER BY deadline, reading
 """
 
 
-@dataclass(frozen=True)
-class ExportCounts:
-    """Numbers of exported samples and GPUs."""
-
-    samples: int
-    gpus: int
-
-
 def write_json(
     source: QuerySource,
     period: Period,
@@ -105,10 +96,10 @@ def write_json(
     report: Callable[[float], None],
     *,
     all_gpus: bool = False,
-) -> ExportCounts:
-    """Write a session frame by frame; calls ``report`` with the share done. Raises StoreError, OSError.
+) -> tuple[int, int]:
+    """Write a session frame by frame; return the numbers of samples and GPUs. Raises StoreError, OSError.
 
-    GPUs that Slurm gave to others are left out without ``all_gpus``.
+    ``report`` gets the share done. GPUs that Slurm gave to others are left out without ``all_gpus``.
     """
     begin, end = sample_span(period)
     inside = sample_in(period, "s.interval_ms")
@@ -143,7 +134,7 @@ def write_json(
             out.write(",\n  " if number > 1 else "\n  ")
             out.write(json.dumps(frame, ensure_ascii=False, separators=(",", ":")))
     out.write("\n ]\n}\n")
-    return ExportCounts(sum(device["samples"] for device in devices), len(devices))
+    return sum(device["samples"] for device in devices), len(devices)
 
 
 def _fields(devices: list[dict[str, Any]]) -> list[tuple[int, str]]:

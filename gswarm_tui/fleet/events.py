@@ -31,13 +31,7 @@ INTERVAL_CHANGED = "interval_changed"
 METRICS_CHANGED = "metrics_changed"
 """Kind of the event of switched metric groups; its detail lists those that are on, ``old`` and ``new``."""
 EVENT_KINDS = NOTE_KINDS | {
-    ABANDONED,
-    INTERVAL_CHANGED,
-    LINK_LOST,
-    METRICS_CHANGED,
-    UNREACHABLE,
-    WAITING,
-    *TRIAL_KINDS,
+    *(ABANDONED, INTERVAL_CHANGED, LINK_LOST, METRICS_CHANGED, UNREACHABLE, WAITING, *TRIAL_KINDS),
     *("allocation", "finding", "finding_end", "fresh", "gap", "interrupted", "link_live", "profile"),
     *("reboot", "recorder_restarted"),
     *("recording_ended", "session_renamed", "session_started", "session_stopped", "stale", "standstill"),
@@ -264,21 +258,11 @@ def agent_data_lost(node: str, last_at: float | None, now: float) -> EventLogged
 
 
 Event = (
-    LinkChanged
-    | NodeIntroduced
-    | LinkMeasured
-    | FrameArrived
-    | FramesLost
-    | IntervalChanged
-    | MetricsChanged
-    | SessionStarted
-    | SessionChanged
-    | SessionStopped
-    | StopUndone
-    | EventLogged
-    | FindingChanged
-    | FleetExamined
-)
+    LinkChanged | NodeIntroduced | LinkMeasured | FrameArrived | FramesLost
+    | IntervalChanged | MetricsChanged
+    | SessionStarted | SessionChanged | SessionStopped | StopUndone
+    | EventLogged | FindingChanged | FleetExamined
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def _read_report(
     if path.suffix == ".ncu-rep":
         measured = NcuReport(path, environ)
         facts = measured.facts(path.name)
-        return measured.write(begin(facts)), facts, [measured.notice]
+        return measured.write(begin(facts)), facts, [measured.notice] * bool(measured.notice)
     if path.suffix in (".json", ".gz"):
         with open_trace(path, report) as trace:
             rows = trace.write(begin(trace.facts()))

@@ -55,13 +55,9 @@ async def profile_there(
     settings = SshSettings(config=str(options.run.ssh_config or ""), jump=login)
     ssh = shlex.split(settings.jump_host_command(own_command_there("profile", f"--relay={token}")))
     process = await asyncio.create_subprocess_exec(
-        *_SSH,
-        *_ALIVE,
-        *ssh[1:],
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        limit=_LONGEST_LINE,
-    )
+        *_SSH, *_ALIVE, *ssh[1:],
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LONGEST_LINE,
+    )  # fmt: skip
     assert process.stdin is not None  # noqa: S101
     assert process.stdout is not None  # noqa: S101
     process.stdin.write(json.dumps(_arguments(options)).encode() + b"\n")

@@ -39,6 +39,7 @@ class _Kernel:
     launch: int
     name: str
     host: str
+    at_ns: int | None
     values: tuple[str, ...]
 
 
@@ -56,11 +57,7 @@ class NcuReport:
             raise explain_failure(path, ncu, done.stdout[-2000:] + done.stderr, environ)
         self._path = path
         self._version = tool_version(ncu, environ)
-        changed = datetime.fromtimestamp(path.stat().st_mtime_ns // _SECOND_NS, UTC)
-        self.notice = (
-            f"ncu {self._version} prints no times of kernels, so the profile has the time of the "
-            f"report's last change, {changed:%Y-%m-%d %H:%M:%S} UTC."
-        )
+        self.notice = ""
 
     def _read(self, done: subprocess.CompletedProcess[str]) -> Iterator[_Kernel]:
         csv.field_size_limit(_LONGEST_FIELD)
@@ -79,13 +76,24 @@ class NcuReport:
                     launch,
                     clean_text(known["Kernel Name"]),
                     clean_text(known.get("Host Name", "")),
+                    _time_ns(known.get("Kernel Time", "")),
                     tuple(row[at] for at in metrics),
                 )
 
     def facts(self, file: str) -> ProfileFacts:
-        """Return the report's description; ncu prints no times, so it ends at the report's last change."""
-        changed_ns = self._path.stat().st_mtime_ns
-        started_ns = changed_ns - _SECOND_NS
+        """Return the report's description; it starts with its first kernel.
+
+        Newer versions of ncu print no time of a kernel: the profile ends at the report's last change.
+        """
+        times = [kernel.at_ns for kernel in self._kernels if kernel.at_ns is not None]
+        if not times:
+            changed_ns = self._path.stat().st_mtime_ns
+            times = [changed_ns - _SECOND_NS]
+            changed = datetime.fromtimestamp(changed_ns // _SECOND_NS, UTC)
+            self.notice = (
+                f"ncu {self._version} prints no times of kernels, so the profile has the time of the "
+                f"report's last change, {changed:%Y-%m-%d %H:%M:%S} UTC."
+            )
         return ProfileFacts(
             file=file,
             tool="ncu",
@@ -93,9 +101,9 @@ class NcuReport:
             digest=hashlib.sha256(self._path.read_bytes()).hexdigest(),
             node=UNKNOWN if self._kernels[0].host in ("", _HERE) else self._kernels[0].host,
             rank=None,
-            zero_ns=started_ns,
-            started_ns=started_ns,
-            ended_ns=changed_ns,
+            zero_ns=min(times),
+            started_ns=min(times),
+            ended_ns=max(times) + _SECOND_NS,
         )
 
     def write(self, target: RowTarget) -> int:
@@ -128,3 +136,12 @@ def _number(text: str) -> float | None:
         return None
     number = float(text.replace(",", ""))
     return number if abs(number) <= _LARGEST else None
+
+
+def _time_ns(text: str) -> int | None:
+    """Return a kernel's time, which ncu prints in UTC and whole seconds."""
+    try:
+        at = datetime.strptime(text, "%Y-%b-%d %H:%M:%S").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return round(at.timestamp()) * _SECOND_NS

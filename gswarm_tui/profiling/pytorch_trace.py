@@ -98,8 +98,9 @@ class PytorchTrace:
         sample = list(islice(self._events, 1))
         # What Kineto appends on request, after the events, doesn't count: a broadcast leaves the root's rank.
         distributed, named = self._before.get("distributedInfo"), _RANK.search(path.name)
+        self._distributed: dict[str, Any] = distributed if isinstance(distributed, dict) else {}
         self._rank = int(named[1]) if named else None
-        if isinstance(distributed, dict) and (rank := _whole(distributed.get("rank"), _MOST_RANKS)) >= 0:
+        if (rank := _whole(self._distributed.get("rank"), _MOST_RANKS)) >= 0:
             self._rank = rank
         self._ranks_of = dict(self._groups())
         sample += islice(self._events, _SAMPLE)
@@ -169,8 +170,7 @@ class PytorchTrace:
     def notices(self) -> list[str]:
         """Return how many events ``write`` left out and whether communication is missing, as sentences."""
         left_out = f"{plural(self._left_out, 'event')} left out: no valid time, duration, device or name."
-        distributed = self._before.get("distributedInfo")
-        size = _whole(distributed.get("world_size")) if isinstance(distributed, dict) else 1
+        size = _whole(self._distributed.get("world_size"))
         hardly_any = self._kernel_ns["communication"] < _LITTLE * self._kernel_ns["compute"]
         misses = max(size, self._largest_group) > 1 and hardly_any
         return [left_out] * bool(self._left_out) + [_MISSING] * misses
@@ -193,8 +193,8 @@ class PytorchTrace:
                     continue
                 self._timed += 1
                 is_valid = isinstance(duration, int | float) and 0 <= duration <= _FARTHEST_NS / 1000
-                if category in _ON_GPU and isinstance(arguments := value.get("args"), dict):
-                    is_valid = is_valid and _whole(arguments.get("device", 0), _MOST_DEVICES) >= 0
+                if category in _ON_GPU:
+                    is_valid = is_valid and _whole(_arguments(value).get("device", 0), _MOST_DEVICES) >= 0
                 if is_timed and is_valid and isinstance(name, str):
                     yield value
                 else:
@@ -221,15 +221,12 @@ class PytorchTrace:
         return start, duration
 
     def _op(self, event: dict[str, Any], category: str) -> tuple[Any, ...]:
-        arguments = event.get("args")
-        arguments = arguments if isinstance(arguments, dict) else {}
-        correlation = arguments.get("correlation")
+        correlation = _arguments(event).get("correlation")
         numbers = _whole(event.get("pid")), _whole(event.get("tid")), _whole(correlation)
         return (*self._times(event), event["name"], category, *numbers)
 
     def _kernel(self, event: dict[str, Any], kind: str) -> tuple[Any, ...]:
-        arguments = event.get("args")
-        arguments = arguments if isinstance(arguments, dict) else {}
+        arguments = _arguments(event)
         collective, name = arguments.get("Collective name"), event["name"]
         named = _COMMUNICATES.search(name) and not name.startswith(FUSED)
         if kind == "compute" and (collective or named):
@@ -259,8 +256,7 @@ class PytorchTrace:
 
     def _groups(self) -> Iterator[tuple[str, str | None]]:
         """Yield the names and ranks of the process groups that precede the events."""
-        distributed = self._before.get("distributedInfo")
-        groups = distributed.get("pg_config") if isinstance(distributed, dict) else None
+        groups = self._distributed.get("pg_config")
         for group in groups if isinstance(groups, list) else ():
             if isinstance(group, dict) and (name := _text(group.get("pg_name"))):
                 yield name, _ranks(group.get("ranks"))
@@ -316,6 +312,11 @@ def _first(pattern: re.Pattern[bytes], raw: BufferedReader, most: int = sys.maxs
             most -= len(chunk)
             tail = chunk[-64:]
     return None
+
+
+def _arguments(event: dict[str, Any]) -> dict[str, Any]:
+    found = event.get("args")
+    return found if isinstance(found, dict) else {}
 
 
 def _nanoseconds(micros: float) -> int:

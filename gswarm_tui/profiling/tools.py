@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gswarm_tui.common.errors import printable
-from gswarm_tui.common.programs import run_program
+from gswarm_tui.common.processes import run_program
 from gswarm_tui.profiling.report_text import ReportError
 
 _EXPORT = ("export", "--type", "sqlite", "--force-overwrite", "true", "--output")

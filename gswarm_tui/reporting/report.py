@@ -47,16 +47,8 @@ def build_report(
         plots = []
     else:
         plots = _plots(data, zone)
-    return Report(
-        period=period,
-        facts=facts,
-        plots=plots,
-        path=source.path,
-        running=source.running and period.ended_at is None,
-        made_at=made_at,
-        zone=zone,
-        tool_version=tool_version,
-    )
+    running = source.running and period.ended_at is None
+    return Report(period, facts, plots, source.path, running, made_at, zone, tool_version)
 
 
 def _plots(data: PlotData, zone: tzinfo | None) -> list[tuple[Markup, str]]:

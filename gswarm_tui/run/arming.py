@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gswarm_agent import trace
 from gswarm_tui.common.errors import print_notice
-from gswarm_tui.common.programs import run_program
+from gswarm_tui.common.processes import run_program
 
 FIRST_TORCH = (2, 10)
 """Earlier versions of PyTorch may crash at their start if KINETO_USE_DAEMON is set."""

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.paths import file_name
-from gswarm_tui.common.processes import last_line, own_command
-from gswarm_tui.common.programs import run_program
+from gswarm_tui.common.processes import last_line, own_command, run_program
 
 KINDS = (("plot", ".pdf"), ("report", ".html"))
 

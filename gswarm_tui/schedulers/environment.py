@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gswarm_tui.common.errors import UserError, printable
-from gswarm_tui.common.programs import run_program
+from gswarm_tui.common.processes import run_program
 from gswarm_tui.schedulers.hostfile import read_hosts
 from gswarm_tui.slurm import hosts
 

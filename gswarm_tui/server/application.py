@@ -58,27 +58,15 @@ class HttpServer(uvicorn.Server):
         self._settings, self._strangers = settings, app.strangers
         super().__init__(
             uvicorn.Config(
-                app,
-                http="h11",
-                limit_concurrency=MAX_CONNECTIONS,
-                ws_max_size=MAX_MESSAGE,
-                ws_ping_interval=HEARTBEAT_S,
-                ws_ping_timeout=HEARTBEAT_S,
-                loop="asyncio",
-                h11_max_incomplete_event_size=32 * 1024,
-                timeout_keep_alive=KEPT_S,
-                timeout_graceful_shutdown=2,
-                server_header=False,
-                date_header=False,
-                access_log=False,
-                log_config=None,
-                lifespan="off",
-                proxy_headers=False,
-                backlog=128,
-                ssl_certfile=settings.tls_cert,
-                ssl_keyfile=settings.tls_key,
+                app, http="h11", loop="asyncio", lifespan="off",
+                limit_concurrency=MAX_CONNECTIONS, backlog=128, h11_max_incomplete_event_size=32 * 1024,
+                ws_max_size=MAX_MESSAGE, ws_ping_interval=HEARTBEAT_S, ws_ping_timeout=HEARTBEAT_S,
+                timeout_keep_alive=KEPT_S, timeout_graceful_shutdown=2,
+                server_header=False, date_header=False, proxy_headers=False,
+                access_log=False, log_config=None,
+                ssl_certfile=settings.tls_cert, ssl_keyfile=settings.tls_key,
             )
-        )
+        )  # fmt: skip
         self._closing = closing
 
     async def serve_at(self, listening: socket.socket) -> None:

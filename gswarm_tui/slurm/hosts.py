@@ -9,13 +9,15 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from gswarm_tui.common.errors import UserError, quote
 
 MAX_NODES = 100_000
 
 _INVALID_CHARACTER = re.compile(r"[^A-Za-z0-9_.,/\[\]-]")
+# A part ends at white space or a comma, but not at one inside brackets.
+_PART = re.compile(r"(?:\[[^\[\]\s]*\]|[^\s,])+")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?:/([0-9]{1,18}))?)?")
 # RFC 1035 labels, plus the underscore that clusters use.
@@ -40,7 +42,7 @@ def expand(words: Iterable[str], source: str = "--nodes") -> tuple[str, ...]:
         HostListError: a part isn't a host list, a name isn't a host name, or there are more than MAX_NODES.
     """
     names: dict[str, None] = {}
-    for part in (part for word in words for text in word.split() for part in _parts(text) if part):
+    for part in _PART.findall(" ".join(words)):
         try:
             names.update(dict.fromkeys(_expand_part(part)))
             if len(names) > MAX_NODES:
@@ -65,18 +67,6 @@ def fold(names: Iterable[str]) -> str:
 def short_name(name: str) -> str:
     """Return a host's name without its domain."""
     return name.partition(".")[0]
-
-
-def _parts(text: str) -> Iterator[str]:
-    """Split ``text`` at the commas outside brackets."""
-    start = depth = 0
-    for position, character in enumerate(text):
-        if character in "[]":
-            depth += 1 if character == "[" else -1
-        elif character == "," and depth <= 0:
-            yield text[start:position]
-            start = position + 1
-    yield text[start:]
 
 
 def _expand_part(part: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gswarm_tui.common.errors import UserError, printable
-from gswarm_tui.common.programs import run_program
+from gswarm_tui.common.processes import run_program
 from gswarm_tui.slurm.hosts import expand
 
 _TIMEOUT_S = 5.0

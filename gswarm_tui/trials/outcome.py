@@ -59,26 +59,14 @@ class RunOutcome:
     def to_json(self) -> str:
         """Return the outcome as a flat JSON object, which the view ``trial_runs`` shows."""
         placement = self.run.placement
-        return json.dumps(
-            {
-                "trial_id": self.trial_id,
-                "run": self.run.number,
-                "nodes": placement.nodes,
-                "gpus_per_node": placement.gpus_per_node,
-                "placement": placement.spread,
-                "repeat": self.run.repeat,
-                "warm_up": self.run.warm_up,
-                "status": self.status,
-                "started_at": self.started_at,
-                "wall_s": self.wall_s,
-                "node_list": fold(self.nodes),
-                "throughput": self.throughput,
-                "exit_status": self.exit_status,
-                "reason": self.reason,
-                "job": self.job,
-            },
-            ensure_ascii=False,
-        )
+        return json.dumps({
+            "trial_id": self.trial_id, "run": self.run.number,
+            "nodes": placement.nodes, "gpus_per_node": placement.gpus_per_node, "placement": placement.spread,
+            "repeat": self.run.repeat, "warm_up": self.run.warm_up, "status": self.status,
+            "started_at": self.started_at, "wall_s": self.wall_s, "node_list": fold(self.nodes),
+            "throughput": self.throughput, "exit_status": self.exit_status, "reason": self.reason,
+            "job": self.job,
+        }, ensure_ascii=False)  # fmt: skip
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> RunOutcome:
