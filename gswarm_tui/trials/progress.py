@@ -13,7 +13,6 @@ from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.trials.figures import measure
 from gswarm_tui.trials.outcome import RecordedTrial, expected_cost, expected_s, load_trials
 from gswarm_tui.trials.plan import TrialRun
-from gswarm_tui.trials.result_text import PlacementNames
 from gswarm_tui.trials.results import TrialResults, trial_results
 
 
@@ -62,7 +61,7 @@ def load_progress(source: QuerySource) -> TrialProgress | None:
 
 def progress_lines(progress: TrialProgress, now: float, zone: tzinfo | None = None) -> list[LabelledLine]:
     """Return what is done, running and left, the cost so far, and the expected end."""
-    trial, names = progress.trial, PlacementNames(progress.trial.plan.placements)
+    trial = progress.trial
     failed = sum(not outcome.ok for outcome in trial.outcomes)
     done = f"{len(trial.plan.runs) - len(trial.left)} of {plural(len(trial.plan.runs), 'run')} done"
     lines = [("runs", done + (f", {failed} of them failed" if failed else ""))]
@@ -78,8 +77,7 @@ def progress_lines(progress: TrialProgress, now: float, zone: tzinfo | None = No
     expected = None if running is None else expected_s(running, trial.outcomes)
     if running is not None:
         about = "" if expected is None else f" of about {duration(expected)}"
-        repeat = "warm-up" if running.warm_up else f"repeat {running.repeat}"
-        lines.append(("running", f"{names.name(running.placement)}, {repeat}: {duration(ran_s)}{about}"))
+        lines.append(("running", f"{running}: {duration(ran_s)}{about}"))
     else:
         lines.append(("running", "none"))
     cost = expected_cost(progress.waiting, trial.outcomes)
@@ -99,11 +97,10 @@ def progress_lines(progress: TrialProgress, now: float, zone: tzinfo | None = No
 
 def plan_table(progress: TrialProgress, now: float) -> TextTable:
     """Return a row for each run in the order of the plan: its state, time, nodes, and why it failed."""
-    names = PlacementNames(progress.trial.plan.placements)
     ended = {outcome.run.number: outcome for outcome in progress.trial.outcomes}
     rows: list[tuple[str, ...]] = []
     for run in progress.trial.plan.runs:
-        which = (str(run.number), names.name(run.placement), "warm-up" if run.warm_up else str(run.repeat))
+        which = (str(run.number), str(run.placement), "warm-up" if run.warm_up else str(run.repeat))
         if (outcome := ended.get(run.number)) is not None:
             nodes = fold(outcome.nodes) if outcome.nodes else DASH
             rows.append((*which, outcome.status, duration(outcome.wall_s), nodes, outcome.reason))

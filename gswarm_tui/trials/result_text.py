@@ -16,16 +16,13 @@ from gswarm_tui.common.quantities import (
     gpu_time,
     megabytes,
     percent,
-    plural,
 )
-from gswarm_tui.trials.plan import SPREAD, Placement
 from gswarm_tui.trials.results import (
     CPU,
     DISKS,
     NETWORK,
     SLOWEST,
     UNKNOWN,
-    MeasuredRun,
     PlacementResult,
     TrialResults,
 )
@@ -38,30 +35,6 @@ _WAITS = {
 }  # fmt: skip
 
 
-class PlacementNames:
-    """Short distinct names of a trial's placements: "4 nodes", "4 nodes × 2 GPUs spread"."""
-
-    def __init__(self, placements: Sequence[Placement]) -> None:
-        self.one_node = all(each.nodes == 1 for each in placements)
-        self.same_gpus = len({each.gpus_per_node for each in placements}) == 1
-        self.same_spread = len({each.spread for each in placements}) == 1
-
-    def name(self, placement: Placement) -> str:
-        """Return the name of a placement."""
-        if self.one_node:
-            words = plural(placement.gpus, "GPU")
-        else:
-            words = plural(placement.nodes, "node")
-            if not self.same_gpus:
-                words += f" × {plural(placement.gpus_per_node, 'GPU')}"
-        return f"{words} {SPREAD}" if placement.spread == SPREAD and not self.same_spread else words
-
-
-def names_of(results: TrialResults) -> PlacementNames:
-    """Return the names of a trial's placements."""
-    return PlacementNames([row.placement for row in results.rows])
-
-
 def command_text(results: TrialResults) -> str:
     """Return the command as one printable line without secrets."""
     return printable(shlex.join(redact(list(results.plan.command))))
@@ -72,11 +45,10 @@ def sentence(results: TrialResults) -> str:
     baseline, knee = results.baseline, results.knee
     if baseline is None:
         return "No run has completed, so there is nothing to compare."
-    name = names_of(results).name
     if knee is None:
         per_s = f"{_three(baseline.throughput)} per second"
         measured = per_s if results.plan.higher_is_better else duration(baseline.wall_s)
-        return f"{name(baseline.placement)}: {measured}; nothing to compare it with."
+        return f"{baseline.placement}: {measured}; nothing to compare it with."
     largest = max(results.compared, key=lambda row: (row.size or 0.0, row.speed_up or 0.0))
     shown = [knee] if knee is largest else [row for row in (knee, largest) if row is not baseline]
     parts: list[str] = []
@@ -84,9 +56,9 @@ def sentence(results: TrialResults) -> str:
         times = f"{row.speed_up:.1f} ×" + ("" if parts else " as fast")
         said_later = row is not largest and row.reason == largest.reason
         reason = "" if said_later or not row.reason else f", mostly waiting for {_WAITS[row.reason]}"
-        parts.append(f"{name(row.placement)}: {times}, {share(row.efficiency)}{reason}")
+        parts.append(f"{row.placement}: {times}, {share(row.efficiency)}{reason}")
     if knee is baseline:
-        parts.append(f"the knee is {name(baseline.placement)}")
+        parts.append(f"the knee is {baseline.placement}")
     return "; ".join(parts) + "."
 
 
@@ -127,7 +99,7 @@ def _table(results: TrialResults, columns: Sequence[_Column]) -> TextTable:
         ("GPUs", lambda row: str(row.placement.gpus)),
         *columns,
     ]
-    if not names_of(results).same_spread:
+    if len({row.placement.spread for row in results.rows}) > 1:
         shown.insert(2, (_PLACED, lambda row: row.placement.spread))
     names = tuple(name for name, _ in shown)
     rows = [tuple(of(row) for _, of in shown) for row in results.rows]
@@ -158,16 +130,15 @@ _USAGE_COLUMNS: tuple[_Column, ...] = (
 
 def notes(results: TrialResults) -> Iterator[str]:
     """Yield notes on the tables: the knee, what figures refer to, and runs that aren't averaged."""
-    baseline, name = results.baseline, names_of(results).name
-    if baseline is None:
+    if (baseline := results.baseline) is None:
         yield from _incomplete(results)
         return
     if results.knee is not None:
-        yield f"Knee ({KNEE}): {name(results.knee.placement)}, where speed-up × efficiency is highest."
+        yield f"Knee ({KNEE}): {results.knee.placement}, where speed-up × efficiency is highest."
         work = "" if results.plan.higher_is_better else ", and assume equal work"
         yield (
             "Speed-up and efficiency, T1 / (n · Tn), compare medians with those of "
-            f"{name(baseline.placement)} on n times the GPUs{work}."
+            f"{baseline.placement}, on n times the GPUs{work}."
         )
     per = "per run"
     if results.plan.higher_is_better:
@@ -177,19 +148,10 @@ def notes(results: TrialResults) -> Iterator[str]:
 
 
 def _incomplete(results: TrialResults) -> Iterator[str]:
-    for run in results.incomplete:
-        yield f"Not averaged: {run_text(results, run)}."
-
-
-def run_text(results: TrialResults, run: MeasuredRun) -> str:
-    """Return which run failed, and why."""
-    outcome = run.outcome
-    which = "warm-up" if outcome.run.warm_up else f"repeat {outcome.run.repeat}"
-    reason = printable(outcome.reason or ("no throughput in its output" if outcome.ok else outcome.status))
-    return (
-        f"{names_of(results).name(outcome.run.placement)}, {which}: {reason.rstrip('.')} "
-        f"({duration(outcome.wall_s)})"
-    )
+    for outcome in (run.outcome for run in results.incomplete):
+        reason = outcome.reason or ("no throughput in its output" if outcome.ok else outcome.status)
+        took = duration(outcome.wall_s)
+        yield f"Not averaged: {outcome.run}: {printable(reason).rstrip('.')} ({took})."
 
 
 def _three(value: float | None) -> str:

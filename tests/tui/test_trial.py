@@ -84,7 +84,7 @@ async def test_running_trial_shows_what_is_left_its_cost_and_its_end(tmp_path: P
             await pilot.press("R")
             await computed(app, pilot)
             assert f"4 of {len(RUNS)} runs done" in line_with(app, "runs   ")
-            assert "1 node, repeat 2: 5 s of about 8 s" in line_with(app, "running   ")
+            assert "1 node × 4 GPUs, repeat 2: 5 s of about 8 s" in line_with(app, "running   ")
             assert "GPU-h so far, about" in line_with(app, "cost   ")
             # 3 s of this run, then 5 + 5 + 5 + 8 + 5 s are expected.
             assert "about 14:01, in 31 s" in line_with(app, "end   ")
@@ -92,7 +92,7 @@ async def test_running_trial_shows_what_is_left_its_cost_and_its_end(tmp_path: P
             app.update_view()
             await pilot.pause()
             assert "later than expected" in line_with(app, "end   ")
-            assert "2 nodes: 1.6 × as fast, 80 %; 4 nodes: 1.6 ×, 40 %" in screen_text(app)
+            assert "2 nodes × 4 GPUs: 1.6 × as fast, 80 %; 4 nodes × 4 GPUs: 1.6 ×, 40 %" in screen_text(app)
             end_run(made, 5)
             async with asyncio.timeout(30):
                 while f"5 of {len(RUNS)} runs done" not in screen_text(app):

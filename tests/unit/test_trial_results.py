@@ -100,7 +100,7 @@ def test_waiting_is_the_median_of_the_runs_though_each_waits_for_something_else(
 def test_published_rapids_and_dask_figures_are_reproduced() -> None:
     """254.0 s on one GPU and 128.7 s on two are 1.97 times as fast, at 98.7 %."""
     made = of_times({nodes(1, 1): [254.0], nodes(2, 1): [128.7]})
-    assert sentence(made) == "2 nodes: 2.0 × as fast, 99 %."
+    assert sentence(made) == "2 nodes × 1 GPU: 2.0 × as fast, 99 %."
     table = scaling_table(made)
     assert column(table, "speed-up") == ["1.00 ×", "1.97 ×"]
     assert column(table, "efficiency") == ["100.0 %", "* 98.7 %"]
@@ -115,7 +115,8 @@ def test_sentence_names_knee_and_largest_placement_with_the_reason() -> None:
         measured(nodes(8), 1, 83.0, waits={NETWORK: 0.45, DISKS: 0.02}),
     )
     assert sentence(made) == (
-        "4 nodes: 3.4 × as fast, 85 %; 8 nodes: 4.1 ×, 51 %, mostly waiting for the network."
+        "4 nodes × 4 GPUs: 3.4 × as fast, 85 %; "
+        "8 nodes × 4 GPUs: 4.1 ×, 51 %, mostly waiting for the network."
     )
 
 
@@ -138,9 +139,9 @@ def test_failed_runs_are_shown_and_not_averaged() -> None:
     assert column(scaling_table(made), "time") == ["00:01:40", "52 s", "–"]
     assert column(usage_table(made), "runs") == ["1", "1/2", "0/2"]
     assert [note for note in notes(made) if note.startswith("Not averaged")] == [
-        "Not averaged: 2 nodes, repeat 2: exit status 1 (3 s).",
-        "Not averaged: 4 nodes, repeat 1: timeout (00:10:00).",
-        "Not averaged: 4 nodes, repeat 2: gpu02 failed (20 s).",
+        "Not averaged: 2 nodes × 4 GPUs, repeat 2: exit status 1 (3 s).",
+        "Not averaged: 4 nodes × 4 GPUs, repeat 1: timeout (00:10:00).",
+        "Not averaged: 4 nodes × 4 GPUs, repeat 2: gpu02 failed (20 s).",
     ]
 
 
@@ -160,12 +161,12 @@ def test_smallest_placement_with_a_complete_run_is_the_baseline() -> None:
         measured(nodes(1), 1, 3.0, status=FAILED), measured(nodes(2), 1, 60.0), measured(nodes(4), 1, 40.0)
     )
     assert column(scaling_table(made), "efficiency") == ["–", "100.0 %", "* 75.0 %"]
-    assert "compare medians with those of 2 nodes on n times the GPUs" in " ".join(notes(made))
+    assert "compare medians with those of 2 nodes × 4 GPUs, on n times the GPUs" in " ".join(notes(made))
 
 
 def test_knee_may_be_the_smallest_placement() -> None:
     made = of_times({nodes(1): [100.0], nodes(4): [90.0]})
-    assert sentence(made) == "4 nodes: 1.1 × as fast, 28 %; the knee is 1 node."
+    assert sentence(made) == "4 nodes × 4 GPUs: 1.1 × as fast, 28 %; the knee is 1 node × 4 GPUs."
 
 
 def test_throughput_is_compared_and_costs_are_per_unit_of_work() -> None:
@@ -184,7 +185,7 @@ def test_throughput_is_compared_and_costs_are_per_unit_of_work() -> None:
     assert first.energy_j == pytest.approx(400.0)
     assert first.nvlink_mb == pytest.approx(1000.0)
     assert "per 1,000 of the throughput's unit" in " ".join(notes(made))
-    assert "4 nodes, repeat 1: no throughput in its output (60 s)" in " ".join(notes(made))
+    assert "4 nodes × 4 GPUs, repeat 1: no throughput in its output (60 s)" in " ".join(notes(made))
 
 
 @pytest.mark.parametrize(
