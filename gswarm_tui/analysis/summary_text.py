@@ -84,6 +84,8 @@ def summary_lines(summary: Summary) -> list[LabelledLine]:
     one = summary.whole
     if one is None:
         return []
+    memory = used_of(one.mem_used_max_mib, one.mem_total_mib).replace("/", " of ")
+    host_memory = used_of(one.host_memory_max_mib, one.host_memory_total_mib).replace("/", " of ")
     lines = [
         (
             "utilisation",
@@ -91,14 +93,18 @@ def summary_lines(summary: Summary) -> list[LabelledLine]:
             f"p95 {percent(one.util_p95_pct)}, max {percent(one.util_max_pct)}",
         ),
         *activity_lines(one),
-        ("busy", _busy(one)),
+        (
+            "busy",
+            f"{share(part_of(one.busy_s, one.measured_s))} of the measured time: "
+            f"busy {gpu_time(one.busy_s)}, idle {gpu_time(one.idle_s)}",
+        ),
         ("bubbles", _bubbles(one, summary)),
         ("throttled", _throttled(one)),
         ("power", _power(one, summary)),
         ("energy", _energy(one)),
-        ("GPU memory", _memory(one, summary)),
+        ("GPU memory", f"max {memory}{_holder(summary, 'mem_used_max_mib')}"),
         ("temperature", f"max {_maximum(summary, 'temp_max_c', celsius)}"),
-        ("hosts", _hosts(one)),
+        ("hosts", f"max CPU {percent(one.host_cpu_max_pct)}, max memory {host_memory}"),
         ("coverage", f"{share(one.coverage)} of the GPU time, {plural(one.samples, 'sample')}"),
     ]
     if summary.silent:
@@ -117,13 +123,6 @@ def activity_lines(one: Figures) -> list[LabelledLine]:
     }
     known = [f"{name} {percent(value)}{more}" for name, (value, more) in shares.items() if value is not None]
     return [("active", ", ".join(known))] if known else []
-
-
-def _busy(one: Figures) -> str:
-    return (
-        f"{share(part_of(one.busy_s, one.measured_s))} of the measured time: "
-        f"busy {gpu_time(one.busy_s)}, idle {gpu_time(one.idle_s)}"
-    )
 
 
 def _bubbles(one: Figures, summary: Summary) -> str:
@@ -156,16 +155,6 @@ def _energy(one: Figures) -> str:
     if one.energy_j is None or one.energy_j < _HOUR_S:
         return energy(one.energy_j)
     return f"{energy(one.energy_j)} ({one.energy_j:,.0f} J)"
-
-
-def _memory(one: Figures, summary: Summary) -> str:
-    used = used_of(one.mem_used_max_mib, one.mem_total_mib).replace("/", " of ")
-    return f"max {used}{_holder(summary, 'mem_used_max_mib')}"
-
-
-def _hosts(one: Figures) -> str:
-    used = used_of(one.host_memory_max_mib, one.host_memory_total_mib).replace("/", " of ")
-    return f"max CPU {percent(one.host_cpu_max_pct)}, max memory {used}"
 
 
 def _maximum(summary: Summary, name: str, shown: Callable[[float | None], str]) -> str:

@@ -402,7 +402,12 @@ class Link:
             former = message.clock is None and not self._is_live
             self._publish(NodeIntroduced(self.node, at, message, former))
             if not former and not self._is_live:
-                self._go_live(message, at)
+                self._is_live, self._ended_cleanly = True, False
+                self._live_at = self._clocks.monotonic()
+                if message.clock is not None:
+                    measurement = self._clock.start_life(message.life, message.clock, at)
+                    self._publish(LinkMeasured(self.node, at, *measurement))
+                self._publish_phase(Phase.LIVE)
         elif isinstance(message, wire.Lost):
             self._announce(message.life)
             self._received[message.life] = max(message.seq, self._received.get(message.life, 0))
@@ -415,22 +420,14 @@ class Link:
                 self.take_trace(self.node, message)
         elif isinstance(message, wire.Pong) and self._unanswered_pings:
             self._unanswered_pings -= 1
-            measurement = self._clock.add(message.clock, at)
-            if measurement is not None:
-                self._publish(LinkMeasured(self.node, at, *measurement))
+            if (measured := self._clock.add(message.clock, at)) is not None:
+                self._publish(LinkMeasured(self.node, at, *measured))
 
     def _announce(self, life: str) -> None:
         """Note an agent run of this connection. Raises WireError for too many."""
         self._announced.add(life)
         if len(self._announced) > MAX_FORMER_LIVES + 1:
             raise WireError(f"it announced more than {MAX_FORMER_LIVES} former runs")
-
-    def _go_live(self, hello: Hello, at: float) -> None:
-        self._is_live, self._ended_cleanly = True, False
-        self._live_at = self._clocks.monotonic()
-        if hello.clock is not None:
-            self._publish(LinkMeasured(self.node, at, *self._clock.start_life(hello.life, hello.clock, at)))
-        self._publish_phase(Phase.LIVE)
 
     def _send(self, message: wire.Message) -> None:
         if self._channel is not None:
