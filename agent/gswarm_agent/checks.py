@@ -8,9 +8,8 @@ from pathlib import Path
 
 from gswarm_agent import __version__
 from gswarm_agent.folder import problems_of, tops
-from gswarm_agent.probes.counter_rights import RightsReader
+from gswarm_agent.probes.counter_rights import ProfilerWatch, RightsReader
 from gswarm_agent.probes.counter_tools import find_perf
-from gswarm_agent.probes.profilers import ProfilerWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from gswarm_agent.wire_payload import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional, Tuple, Type, TypeAlias, Union
+    from typing import Any, Iterator, List, Optional, Tuple, Type, TypeAlias, Union
 
 WIRE_VERSION = zlib.crc32(repr((9, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, LISTING_COLUMNS)).encode())
 """Number of this form of messages, with the catalogue's columns. Increase the 9 with each other change."""
@@ -217,27 +217,13 @@ Message: TypeAlias = (
 )
 
 
-_FRAME = 2
-_KINDS: Dict[int, Type[Any]] = {
-    1: Hello,
-    3: Pong,
-    4: Bye,
-    5: Lost,
-    6: TraceReport,
-    7: TracePart,
-    16: Start,
-    17: Ack,
-    18: Ping,
-    19: SetInterval,
-    20: Stop,
-    21: JobEnds,
-    22: SetMetrics,
-    23: RequestTrace,
-    24: FetchTrace,
-    25: EndTrace,
-    26: ReadEnergy,
-}
-"""The messages that are arrays of their fields, by tag."""
+_TO_RECORDER: Tuple[Type[Any], ...] = (Hello, Frame, Lost, Pong, TraceReport, TracePart, Bye)
+_TO_AGENT: Tuple[Type[Any], ...] = (
+    *(Start, Ack, Ping, SetInterval, SetMetrics, ReadEnergy, JobEnds, Stop),
+    *(RequestTrace, FetchTrace, EndTrace),
+)
+_KINDS = dict(enumerate(_TO_RECORDER + _TO_AGENT, 1))
+"""The messages by tag; all but frames are arrays of their fields."""
 _TAGS = {kind: tag for tag, kind in _KINDS.items()}
 
 
@@ -245,7 +231,7 @@ def _body(message: Message) -> List[Any]:
     if isinstance(message, Frame):
         processes = message.processes
         return [
-            _FRAME,
+            _TAGS[Frame],
             message.seq,
             message.ts_ns,
             message.late_ms,
@@ -427,7 +413,7 @@ class Decoder:
             raise malformed("message")
         tag, values = body[0], body[1:]
         try:
-            if tag == _FRAME:
+            if _KINDS.get(tag) is Frame:
                 if self._frames is None:
                     raise WireError("a frame came before the hello")
                 return self._frames.read(values)

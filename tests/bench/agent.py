@@ -16,8 +16,7 @@ from gswarm_agent.attach import connect, peer
 from gswarm_agent.folder import Folder
 from gswarm_agent.frame import INFO, Frame
 from gswarm_agent.metrics import ALL_GROUPS, CORE, COUNTERS, DEFAULT_GROUPS, GPU_COLUMNS, HOST, PROCESSES
-from gswarm_agent.probes.counter_rights import RightsReader
-from gswarm_agent.probes.profilers import ProfilerWatch
+from gswarm_agent.probes.counter_rights import ProfilerWatch, RightsReader
 from gswarm_agent.probes.rates import SECOND_NS
 from gswarm_agent.wire import MAGIC, Ack, Decoder, Start, Stop, encode
 from tests.bench.figures import BenchOptions, Figure

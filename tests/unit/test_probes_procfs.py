@@ -21,7 +21,7 @@ def test_cpu_times_are_parsed(everything: list[int], cores: list[list[int]]) -> 
     lines += [f"cpu{3 * i} {' '.join(map(str, core))}" for i, core in enumerate(cores)]
     text = "\n".join([*lines, "intr 12345 0 0", "ctxt 7", ""]).encode()
 
-    total, each = procfs.parse_stat(text)
+    total = procfs.parse_stat(text)
 
     user, nice, system, _idle, iowait, irq, softirq, steal, _guest, _guest_nice = everything
     assert total.user == user + nice
@@ -29,8 +29,8 @@ def test_cpu_times_are_parsed(everything: list[int], cores: list[list[int]]) -> 
     assert total.iowait == iowait
     assert total.busy == user + nice + system + irq + softirq + steal
     assert total.total == sum(everything[:8])
-    assert each.total == [sum(core[:8]) for core in cores]
-    assert each.busy == [sum(core[:8]) - core[3] - core[4] for core in cores]
+    assert total.cores_total == [sum(core[:8]) for core in cores]
+    assert total.cores_busy == [sum(core[:8]) - core[3] - core[4] for core in cores]
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def test_arbitrary_bytes_raise_only_expected_errors(text: bytes) -> None:
 
 def test_this_machines_own_files_are_parsed() -> None:
     proc = Path("/proc")
-    total, cores = procfs.parse_stat((proc / "stat").read_bytes())
+    total = procfs.parse_stat((proc / "stat").read_bytes())
     assert 0 < total.busy < total.total
-    assert len(cores.total) == os.cpu_count()
+    assert len(total.cores_total) == os.cpu_count()
     memory = procfs.parse_meminfo((proc / "meminfo").read_bytes())
     assert 0 < memory[b"MemAvailable"] <= memory[b"MemTotal"]
     assert procfs.parse_loadavg((proc / "loadavg").read_bytes()) >= 0

@@ -1,6 +1,7 @@
-"""Rights to use a node's hardware counters: the site's lock, the kernel's and the driver's settings.
+"""Rights to use a node's hardware counters: site's lock, kernel's and driver's settings; and their users.
 
-Nothing is opened but files that every user can read, and nothing is written.
+Nothing is opened but files that every user can read, and nothing is written. Programs that use counters, such
+as profilers, are found by their names.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gswarm_agent.metrics import OWN_PROCESSES
-from gswarm_agent.probes.procfs import read_start, user_name
+from gswarm_agent.probes.procfs import parse_process_uid, read_start, user_name
+from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +25,19 @@ _LOCK = "/var/run/likwid.lock"
 _CAPABILITIES = {38: "CAP_PERFMON", 21: "CAP_SYS_ADMIN"}
 ALL_CPUS = 0
 """The highest ``perf_event_paranoid`` with which users may count all CPUs."""
+
+_NAMES = frozenset(
+    (
+        *("perf", "likwid-perfctr", "likwid-accessD", "likwid-perfscop", "likwid-mpirun"),
+        *("nsys", "ncu", "nv-nsight-cu-cl", "vtune", "amplxe-perf", "AMDuProfCLI", "AMDuProfPcm"),
+        *("pcm", "pcm-memory", "toplev", "hpcrun", "rocprof", "rocprofv3"),
+    )
+)
+"""Names of processes, at most 15 characters as the kernel cuts them."""
+_PREFIXES = ("perf_", "perf-")
+"""Debian's versions of perf are ``perf_6.1`` and the like."""
+_ALL_NS = 5 * SECOND_NS
+"""Interval of looking at all processes."""
 
 
 @dataclass(frozen=True)
@@ -103,3 +118,44 @@ class RightsReader:
         with suppress(ValueError):
             paranoid = int(read_start(f"{self._root}/proc/sys/kernel/perf_event_paranoid"))
         return CounterRights(self._user, self._lock, owner, paranoid, self._privileges, self._gpu_admin_only)
+
+
+class ProfilerWatch:
+    """Finds profilers of all users. ``own`` is a process that doesn't count, with its children."""
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self.own: Optional[int] = None
+        self._proc = proc
+        self._due = 0
+        self._found = ""
+
+    def look(self, now_ns: int) -> str:
+        """Return a profiler that ran at the latest look, empty if none did; ``now_ns`` is monotonic."""
+        if now_ns >= self._due:
+            self._due = now_ns + _ALL_NS
+            self._found = self.look_at_all()
+        return self._found
+
+    def look_at_all(self) -> str:
+        """Return a profiler that runs, empty if none does; this takes some milliseconds."""
+        try:
+            pids = [int(name) for name in os.listdir(self._proc) if name.isdigit()]
+        except OSError:
+            pids = []
+        return next(filter(None, [self._examine(pid) for pid in pids]), "")
+
+    def _examine(self, pid: int) -> str:
+        """Return a profiler as part of a sentence, empty for any other process."""
+        text = read_start(f"{self._proc}/{pid}/stat")
+        try:
+            end = text.rindex(b")")
+            name = text[text.index(b"(") + 1 : end].decode("utf-8", "replace")
+            state, parent, _ = text[end + 1 :].split(None, 2)
+            if state in b"ZX" or self.own in (pid, int(parent)):
+                return ""
+            if name not in _NAMES and not name.startswith(_PREFIXES):
+                return ""
+            user = user_name(parse_process_uid(read_start(f"{self._proc}/{pid}/status")))
+        except (ValueError, IndexError):  # it ended meanwhile
+            return ""
+        return f"{name} (pid {pid}) of {user}"

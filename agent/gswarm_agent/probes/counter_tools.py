@@ -164,8 +164,19 @@ class ToolProcess:
 
 _INSTRUCTIONS, _CYCLES, _MISSES = "instructions", "cycles", "cache-misses"
 _FAULTS, _SWITCHES, _MIGRATIONS = "page-faults", "context-switches", "cpu-migrations"
-_SOFTWARE = {_FAULTS: "page_faults_s", _SWITCHES: "context_switches_s", _MIGRATIONS: "cpu_migrations_s"}
 _GIGA, _MEGA = 1e9, 1e6
+_HARDWARE = {
+    "instructions_g_s": (_INSTRUCTIONS, _GIGA),
+    "cycles_g_s": (_CYCLES, _GIGA),
+    "llc_misses_m_s": (_MISSES, _MEGA),
+}
+_SOFTWARE = {
+    "page_faults_s": (_FAULTS, 1.0),
+    "context_switches_s": (_SWITCHES, 1.0),
+    "cpu_migrations_s": (_MIGRATIONS, 1.0),
+}
+_SINGLE = {**_HARDWARE, **_SOFTWARE}
+"""The columns that are one event each, and how many of it their unit has."""
 
 
 class Perf:
@@ -226,15 +237,9 @@ class Perf:
         self._has_new = False
         rates = {event: total / self._spans[event] for event, total in self._sums.items()}
         self._sums, self._spans = {}, {}
-        columns = {column: rates[event] for event, column in _SOFTWARE.items() if event in rates}
-        if _MISSES in rates:
-            columns["llc_misses_m_s"] = rates[_MISSES] / _MEGA
-        if _INSTRUCTIONS in rates:
-            columns["instructions_g_s"] = rates[_INSTRUCTIONS] / _GIGA
-        if _CYCLES in rates:
-            columns["cycles_g_s"] = rates[_CYCLES] / _GIGA
-            if _INSTRUCTIONS in rates and rates[_CYCLES] > 0:
-                columns["ipc"] = rates[_INSTRUCTIONS] / rates[_CYCLES]
+        columns = {name: rates[event] / unit for name, (event, unit) in _SINGLE.items() if event in rates}
+        if _INSTRUCTIONS in rates and rates.get(_CYCLES, 0) > 0:
+            columns["ipc"] = rates[_INSTRUCTIONS] / rates[_CYCLES]
         if self._flops and all(event in rates for event in self._flops):
             columns["flops_g_s"] = sum(rates[e] * FLOP_EVENTS[e] for e in self._flops) / _GIGA
         if self._memory and all(event in rates for event in self._memory):
@@ -245,11 +250,8 @@ class Perf:
     def reasons(self) -> Dict[str, str]:
         """Why it doesn't measure a column, complete after the first interval."""
         needs = {
-            "instructions_g_s": [_INSTRUCTIONS],
-            "cycles_g_s": [_CYCLES],
+            **{column: [event] for column, (event, _) in _SINGLE.items()},
             "ipc": [_INSTRUCTIONS, _CYCLES],
-            "llc_misses_m_s": [_MISSES],
-            **{column: [event] for event, column in _SOFTWARE.items()},
             "flops_g_s": self._flops,
             "memory_bandwidth_mb_s": self._memory,
         }
@@ -258,7 +260,7 @@ class Perf:
         no_hardware = not supported.get(_CYCLES, True) and not supported.get(_INSTRUCTIONS, True)
         for column, events in needs.items():
             missing = [event for event in events if not supported.get(event, True)]
-            if no_hardware and column not in _SOFTWARE.values():
+            if no_hardware and column not in _SOFTWARE:
                 reasons[column] = f"perf: <not supported>: {VIRTUAL}"
             elif not events:
                 what = "floating-point operations" if column == "flops_g_s" else "memory traffic"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from gswarm_agent.frame import INFO, WARNING, Note
 from gswarm_agent.metrics import COUNTER_COLUMNS, CPU_COUNTERS, GPU_COUNTERS
-from gswarm_agent.probes.counter_rights import RightsReader
+from gswarm_agent.probes.counter_rights import ProfilerWatch, RightsReader
 from gswarm_agent.probes.counter_tools import (
     INTERVAL_MS,
     RETRY_NS,
@@ -20,7 +20,6 @@ from gswarm_agent.probes.counter_tools import (
     ToolProcess,
     find_perf,
 )
-from gswarm_agent.probes.profilers import ProfilerWatch
 from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False

@@ -13,7 +13,6 @@ from os.path import exists
 from gswarm_agent.frame import WARNING, HostFacts, Note, Number, Row
 from gswarm_agent.metrics import PROC_COLUMNS
 from gswarm_agent.probes.procfs import (
-    CoreTimes,
     CpuTimes,
     parse_diskstats,
     parse_loadavg,
@@ -66,22 +65,21 @@ class Cpu:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._before: Optional[Tuple[CpuTimes, CoreTimes]] = None
+        self._before: Optional[CpuTimes] = None
 
     def read(self, now_ns: int) -> HostValues:
         """Return percentages, None at the first reading."""
-        before, (now, cores) = self._before, parse_stat(read_file(self._path))
-        self._before = (now, cores)
-        if before is None:
+        then, now = self._before, parse_stat(read_file(self._path))
+        self._before = now
+        if then is None:
             return (None,) * len(self.columns)
-        then, cores_then = before
         whole = now.total - then.total
         return (
             _share(now.busy - then.busy, whole),
             _share(now.user - then.user, whole),
             _share(now.system - then.system, whole),
             _share(now.iowait - then.iowait, whole),
-            _busiest(cores_then, cores),
+            _busiest(then, now),
         )
 
 
@@ -90,12 +88,13 @@ def _share(part: float, whole: int) -> Optional[float]:
     return min(100.0, max(0.0, 100 * part / whole)) if whole > 0 else None
 
 
-def _busiest(then: CoreTimes, now: CoreTimes) -> Optional[float]:
-    if len(then.total) != len(now.total):
+def _busiest(then: CpuTimes, now: CpuTimes) -> Optional[float]:
+    if len(then.cores_total) != len(now.cores_total):
         return None
+    columns = now.cores_busy, then.cores_busy, now.cores_total, then.cores_total
     shares = [
         (busy - busy_then) / (total - total_then)
-        for busy, busy_then, total, total_then in zip(now.busy, then.busy, now.total, then.total)
+        for busy, busy_then, total, total_then in zip(*columns)
         if total > total_then
     ]
     return _share(max(shares), 1) if shares else None

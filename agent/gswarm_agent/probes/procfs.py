@@ -45,13 +45,18 @@ SECTOR = 512
 
 @dataclass(frozen=True)
 class CpuTimes:
-    """One line of /proc/stat in clock ticks, guests' time counted once (it is part of user and nice)."""
+    """The times of /proc/stat in clock ticks, guests' time counted once (it is part of user and nice).
+
+    ``cores_busy`` and ``cores_total`` are those of each core, the others of all together.
+    """
 
     user: int
     system: int
     iowait: int
     idle: int
     total: int
+    cores_busy: List[int]
+    cores_total: List[int]
 
     @property
     def busy(self) -> int:
@@ -59,34 +64,26 @@ class CpuTimes:
         return self.total - self.idle - self.iowait
 
 
-@dataclass(frozen=True)
-class CoreTimes:
-    """Clock ticks of each core: the time it was busy, and all time."""
-
-    busy: List[int]
-    total: List[int]
-
-
 _TICKS = 8
 """user, nice, system, idle, iowait, irq, softirq, steal; guest and guest_nice follow."""
 
 
-def parse_stat(text: bytes) -> Tuple[CpuTimes, CoreTimes]:
-    """Parse /proc/stat: the times of all cores together, and of each core."""
+def parse_stat(text: bytes) -> CpuTimes:
+    """Parse /proc/stat."""
     first, _, rest = text[: text.index(b"\nintr")].partition(b"\n")
     name, *fields = first.split()
     if name != b"cpu":
         raise ValueError("/proc/stat has no cpu line")
     ticks = [int(field) for field in fields]
     user, nice, system, idle, iowait, irq, softirq, _steal = ticks[:_TICKS]
-    everything = CpuTimes(user + nice, system + irq + softirq, iowait, idle, sum(ticks[:_TICKS]))
     # A node has hundreds of cores and this runs each tick: one list of all numbers, taken apart by columns.
     width = 1 + len(ticks)
     numbers = [int(field) for field in rest.replace(b"cpu", b"").split()]
     columns = [numbers[column::width] for column in range(1 + _TICKS)]
     total = [sum(core) for core in zip(*columns[1:])]
     busy = [t - i - w for t, i, w in zip(total, columns[4], columns[5])]
-    return everything, CoreTimes(busy, total)
+    own = user + nice, system + irq + softirq, iowait, idle, sum(ticks[:_TICKS])
+    return CpuTimes(*own, busy, total)
 
 
 _MEMORY = {name: b"\n%b:" % name for name in (b"MemTotal", b"MemAvailable", b"SwapTotal", b"SwapFree")}

@@ -11,7 +11,6 @@ import time
 from gswarm_agent.frame import ERROR, MIG_INDEX, WARNING, Note, mig_place
 from gswarm_agent.metrics import SLOW_CALLS
 from gswarm_agent.probes.gpus.nvidia_gpm import PCIE_COLUMNS, Gpm
-from gswarm_agent.probes.gpus.nvidia_health import health_sources
 from gswarm_agent.probes.gpus.nvidia_nvml import (
     GPU_IS_LOST,
     INVALID_ARGUMENT,
@@ -27,6 +26,7 @@ from gswarm_agent.probes.gpus.nvidia_sources import (
     GpuSource,
     call_sources,
     field_sources,
+    health_sources,
 )
 from gswarm_agent.probes.rates import SECOND_NS
 
