@@ -16,7 +16,7 @@ from gswarm_agent.wire_payload import MAX_GPUS
 from gswarm_tui.fleet.blocks import plausible_listing, plausible_processes
 from gswarm_tui.fleet.energy import REPEATED_S, EnergyMeters, GpuEnergy
 from gswarm_tui.fleet.events import GpuKey, Phase
-from gswarm_tui.fleet.frame_values import POWER, REASONS, FrameValues
+from gswarm_tui.fleet.frame_values import POWER, REASONS
 from gswarm_tui.fleet.history import Floats, History, Series
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
 
@@ -253,12 +253,6 @@ class NodeState:
         """Return the power of all GPUs since a time."""
         history = self.gpu_history or History(0, 0, 0)
         return (*history.series(POWER, since=since), history.intervals(since))
-
-    def append_history(self, ts: float, interval_s: float | None, samples: FrameValues) -> None:
-        """Append a frame to the history."""
-        if self.gpu_history is not None and self.host_history is not None:
-            self.gpu_history.append(ts, interval_s, samples.gpus)
-            self.host_history.append(ts, interval_s, samples.host[np.newaxis])
 
     def set_history(self, gpus: History, host: History) -> None:
         """Replace the histories."""

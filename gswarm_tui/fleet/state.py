@@ -159,7 +159,9 @@ class Fleet:
     def _count_pending(self) -> None:
         pending, self._pending = self._pending, []
         for one in pending:
-            one.node.append_history(one.ts, one.interval_s, one.samples)
+            if one.node.gpu_history is not None and one.node.host_history is not None:
+                one.node.gpu_history.append(one.ts, one.interval_s, one.samples.gpus)
+                one.node.host_history.append(one.ts, one.interval_s, one.samples.host[np.newaxis])
         by_gpus: dict[int, list[tuple[_PendingFrame, Floats]]] = {}
         for one in pending:
             own = one.node.own(one.samples.gpus)
