@@ -12,10 +12,12 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from gswarm_tui.tui.drawing.text import clip, width
+from gswarm_tui.tui.drawing.text import clean, clip, width, wrap
 from gswarm_tui.tui.drawing.themes import palette
 
 CURSOR_MARK = "▸"
+LABELS = 16
+"""Cells of the labels before texts."""
 
 
 class Span(NamedTuple):
@@ -47,6 +49,20 @@ def heading_rule(words: str, cells: int) -> Spans:
     """Return a rule over the whole width with words near its left end."""
     rest = "─" * (cells - width(words) - 3)
     return Span("─", "faint"), Span(f" {words} ", "dim"), Span(rest, "faint")
+
+
+def wrapped(words: str, cells: int, role: str = "text") -> list[Spans]:
+    """Wrap a text to the width, and clean it."""
+    return [(Span(f" {line}", role),) for line in wrap(clean(words), max(20, cells - 2))]
+
+
+def labelled(lines: Iterable[tuple[str, str]], cells: int) -> list[Spans]:
+    """Return labels with their texts, wrapped to the width and cleaned."""
+    shown: list[Spans] = []
+    for label, words in lines:
+        for at, part in enumerate(wrap(clean(words), max(20, cells - LABELS - 2)) or [""]):
+            shown.append((Span(f" {clean(label) if at == 0 else '':<{LABELS}}", "dim"), Span(part)))
+    return shown
 
 
 def joined_cells(cells: Iterable[tuple[str, str]]) -> Spans:

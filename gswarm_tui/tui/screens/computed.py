@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Iterable
 from typing import ClassVar, Generic, TypeVar
 
 from textual.app import ComposeResult
@@ -13,8 +12,8 @@ from gswarm_tui.analysis import summary_text
 from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import DASH
-from gswarm_tui.tui.drawing.spans import Span, Spans
-from gswarm_tui.tui.drawing.text import clean, width, wrap
+from gswarm_tui.tui.drawing.spans import Span, wrapped
+from gswarm_tui.tui.drawing.text import clean, width
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.widgets.lines import Canvas
 from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
@@ -28,8 +27,6 @@ WIDEST = 40
 """Cells of a column of a table."""
 SPARE_MOST = 2
 """Extra cells between numbers where they fit."""
-LABELS = 16
-"""Cells of the labels."""
 
 
 class ComputedScreen(ViewerScreen, Generic[T]):
@@ -89,8 +86,8 @@ class ComputedScreen(ViewerScreen, Generic[T]):
         above.display, table.display = True, self.result is not None
         if self.result is None:
             below.display = False
-            words = (self.problem, "warning") if self.problem else ("computing …", "dim")
-            above.show(wrapped(words[0], self.size.width, words[1]))
+            role = "warning" if self.problem else "dim"
+            above.show(wrapped(self.problem or "computing …", self.size.width, role))
         else:
             self.draw_result(self.result, above, table, below)
 
@@ -151,18 +148,3 @@ def show_table(table: TableView, made: summary_text.TextTable) -> None:
     )
     rows: list[Row] = [tuple(Span(cell, "dim" if cell == DASH else "text") for cell in row) for row in texts]
     table.show_columns(columns, rows)
-
-
-def labelled(lines: Iterable[summary_text.LabelledLine], cells: int) -> list[Spans]:
-    """Return labels with their text, wrapped to the width."""
-    shown: list[Spans] = []
-    for label, words in lines:
-        parts = wrap(clean(words), max(20, cells - LABELS - 2)) or [""]
-        for at, part in enumerate(parts):
-            shown.append((Span(f" {clean(label) if at == 0 else '':<{LABELS}}", "dim"), Span(part)))
-    return shown
-
-
-def wrapped(words: str, cells: int, role: str = "text") -> list[Spans]:
-    """Wrap a sentence to the width."""
-    return [(Span(f" {line}", role),) for line in wrap(clean(words), max(20, cells - 2))]

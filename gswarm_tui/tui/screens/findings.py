@@ -19,10 +19,9 @@ from gswarm_tui.tui.drawing.finding_lines import (
     kind_name,
     ledger_bars,
 )
-from gswarm_tui.tui.drawing.spans import Span, Spans, heading_rule
+from gswarm_tui.tui.drawing.spans import Span, Spans, heading_rule, labelled, wrapped
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.base import ViewerScreen
-from gswarm_tui.tui.screens.computed import labelled, wrapped
 from gswarm_tui.tui.screens.gpu import GpuScreen
 from gswarm_tui.tui.screens.node import NodeScreen
 from gswarm_tui.tui.widgets.lines import Canvas

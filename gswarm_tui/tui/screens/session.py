@@ -1,21 +1,22 @@
-"""Session screen: summary, nodes, GPUs, processes and events of one session."""
+"""Session screen: summary, nodes, GPUs, processes and events of one session; and sessions side by side."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
-from gswarm_tui.analysis import summary_text
+from gswarm_tui.analysis import comparison, summary_text
+from gswarm_tui.analysis.comparison import ComparedRun
 from gswarm_tui.analysis.queries import RecordingQueries, SessionDetails
 from gswarm_tui.fleet.event_groups import EventGroup, grouped
 from gswarm_tui.fleet.findings import in_order
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.insight.notes import what
-from gswarm_tui.tui.actions import SESSION
-from gswarm_tui.tui.drawing.spans import Span, Spans
+from gswarm_tui.tui.actions import COMPARISON, SESSION
+from gswarm_tui.tui.drawing.spans import Span, Spans, labelled, wrapped
 from gswarm_tui.tui.drawing.text import clean
-from gswarm_tui.tui.screens.comparison import ComparisonScreen
-from gswarm_tui.tui.screens.computed import ComputedScreen, labelled, show_table, wrapped
+from gswarm_tui.tui.screens.computed import ComputedScreen, show_table
 from gswarm_tui.tui.screens.dialogs import Choice, PickDialog, ask
 from gswarm_tui.tui.screens.events import EVENT_TABLE, event_row
 from gswarm_tui.tui.widgets.lines import Canvas
@@ -143,3 +144,38 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         choices = [Choice(s, f"{at:%d %b %H:%M:%S}  {s.name}") for s, at in zip(others, begun, strict=True)]
         dialog = PickDialog(f"compare {self.session.name} with which session?", choices)
         ask(self.app, dialog, lambda other: self.viewer.show(ComparisonScreen([self.session, other])))
+
+
+class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
+    """The picked sessions side by side; the first is the reference."""
+
+    SCREEN = COMPARISON
+
+    def __init__(self, sessions: Sequence[Session]) -> None:
+        super().__init__()
+        self._sessions = tuple(sessions)
+
+    def compute(self, queries: RecordingQueries) -> list[ComparedRun]:
+        """Summarize each session."""
+        return queries.compared_runs(self._sessions)
+
+    def still_recording(self, result: list[ComparedRun]) -> bool:
+        """Whether any session is still recorded."""
+        return any(run.summary.running for run in result)
+
+    def heading(self) -> list[Span]:
+        """Return the names of the sessions."""
+        first, *others = (clean(session.name) for session in self._sessions)
+        left = [Span(f" {first}", "title"), Span(f" vs {', '.join(others)}", "text")]
+        return [*left, Span(f"  {self.progress_text()}", "dim")]
+
+    def draw_result(self, result: list[ComparedRun], above: Canvas, table: TableView, below: Canvas) -> None:
+        """Draw the comparison, and remarks below it."""
+        above.show([(Span(""),)])
+        made = comparison.comparison_table(result, self.viewer.timezone)
+        remarks = wrapped(" ".join(comparison.comparison_notes(result)), self.size.width, "dim")
+        room = self.lines - 3 - len(remarks)
+        table.styles.height = min(room, len(made.rows) + 1 + (room > len(made.rows) + 1))
+        show_table(table, made)
+        below.display = True
+        below.show(remarks)

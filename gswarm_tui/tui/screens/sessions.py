@@ -188,8 +188,7 @@ class SessionsScreen(ViewerScreen):
         """Open the session, or go to the start of one ahead."""
         session, cursor = self.chosen_session(), self.query_one(TableView).cursor
         if session is None and cursor - len(self._shown) < len(self._profiles):
-            from gswarm_tui.tui.screens.profile import ProfileScreen
-            from gswarm_tui.tui.screens.trace import TraceScreen
+            from gswarm_tui.tui.screens.profile import ProfileScreen, TraceScreen
 
             profile = self._profiles[cursor - len(self._shown)]
             self.viewer.show(TraceScreen(profile) if profile.tool == "pytorch" else ProfileScreen(profile))
@@ -215,7 +214,7 @@ class SessionsScreen(ViewerScreen):
         if len(picked) == 1 and chosen is not None and chosen not in picked:
             picked.append(chosen)
         if len(picked) > 1:
-            from gswarm_tui.tui.screens.comparison import ComparisonScreen
+            from gswarm_tui.tui.screens.session import ComparisonScreen
 
             self.viewer.show(ComparisonScreen(sorted(picked, key=lambda s: s.started_at)))
         else:

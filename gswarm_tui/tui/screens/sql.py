@@ -17,10 +17,9 @@ from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.printing.cells import NOTHING, checked_depth, is_number, writer
 from gswarm_tui.store.sql.recipes import RECIPES
 from gswarm_tui.tui.actions import ENTER, QUERY, SQL
-from gswarm_tui.tui.drawing.spans import Line, Span, measure
+from gswarm_tui.tui.drawing.spans import Line, Span, measure, wrapped
 from gswarm_tui.tui.drawing.text import clean, clip, width
 from gswarm_tui.tui.screens.base import ViewerScreen
-from gswarm_tui.tui.screens.computed import wrapped
 from gswarm_tui.tui.screens.dialogs import DetailsDialog
 from gswarm_tui.tui.widgets.editor import COLUMNS_QUERY, Editor, SqlCompleter
 from gswarm_tui.tui.widgets.lines import Bar

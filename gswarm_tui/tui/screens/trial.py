@@ -12,9 +12,9 @@ from gswarm_tui.fleet.trial_kinds import TRIAL_KINDS
 from gswarm_tui.trials.progress import TrialProgress, load_progress, plan_table, progress_lines
 from gswarm_tui.trials.result_text import command_text, notes, scaling_table, sentence, usage_table
 from gswarm_tui.tui.actions import TRIAL
-from gswarm_tui.tui.drawing.spans import Span, Spans
+from gswarm_tui.tui.drawing.spans import Span, Spans, labelled, wrapped
 from gswarm_tui.tui.drawing.text import clean
-from gswarm_tui.tui.screens.computed import ComputedScreen, labelled, show_table, wrapped
+from gswarm_tui.tui.screens.computed import ComputedScreen, show_table
 from gswarm_tui.tui.widgets.lines import Canvas
 from gswarm_tui.tui.widgets.table import TableView
 
