@@ -74,7 +74,7 @@ def _open_screen(source: QuerySource, environ: Mapping[str, str]) -> int:
     from gswarm_tui.analysis.queries import RecordingQueries
     from gswarm_tui.common.query_history import QueryHistory, history_path
     from gswarm_tui.run import build
-    from gswarm_tui.tui.sql_app import SqlApp
+    from gswarm_tui.tui.viewer import SqlApp
 
     app = SqlApp(
         lambda: RecordingQueries(source),

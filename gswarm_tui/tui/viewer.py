@@ -1,8 +1,9 @@
-"""Base of all apps: theme, clock, navigation between screens, and playback of a recording."""
+"""Base of all apps: theme, clock, navigation between screens, and playback; and the app of ``sql`` alone."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -14,7 +15,8 @@ from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.common.time_input import TIME_FORMS, parse_time
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.player import Player
-from gswarm_tui.tui.actions import bindings_everywhere, possible, reason_for_no_effect
+from gswarm_tui.tui.actions import QUERY, bindings_everywhere, possible, reason_for_no_effect
+from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.drawing.themes import themes
 from gswarm_tui.tui.palette import open_palette
@@ -28,6 +30,7 @@ from gswarm_tui.tui.screens.sessions import SessionsScreen
 from gswarm_tui.tui.textual_internals.driver import hang_up_if_terminal_closed
 
 if TYPE_CHECKING:
+    from gswarm_tui.analysis.queries import RecordingQueries
     from gswarm_tui.tui.screens.sql import SqlScreen, SqlState
 
 UPDATE_EVERY_S = 1.0
@@ -277,3 +280,41 @@ class Viewer(ViewerApp):
 def ellipsis(player: Player) -> str:
     """Return an ellipsis while the requested time is being read."""
     return "" if player.wanted == player.now() else " …"
+
+
+class SqlApp(Viewer):
+    """App that shows only the SQL screen; ``running`` recordings are queried through their head."""
+
+    def __init__(
+        self,
+        open_queries: Callable[[], RecordingQueries],
+        *,
+        running: bool,
+        theme: str,
+        history: QueryHistory,
+    ) -> None:
+        super().__init__(QUERY, theme=theme, open_queries=open_queries, history=history)
+        self._running_recording = running
+        self._no_fleet = Fleet(())
+
+    @property
+    def fleet(self) -> Fleet:
+        """A fleet without nodes."""
+        return self._no_fleet
+
+    @property
+    def ended(self) -> bool:
+        """Whether the recording has ended."""
+        return not self._running_recording
+
+    def now(self) -> float:
+        """Return this machine's time."""
+        return time.time()
+
+    def recording_state(self) -> list[Span]:
+        """Return whether the recording is being written."""
+        return [Span("○ "), Span("finished")] if self.ended else [Span("● ", "error"), Span("recording")]
+
+    def get_default_screen(self) -> ViewerScreen:
+        """Start with the SQL screen."""
+        return self.sql_screen()

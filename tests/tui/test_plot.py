@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 from gswarm_tui.fleet.history import Floats, Singles
-from gswarm_tui.tui.drawing.curve import (
+from gswarm_tui.tui.drawing.plot import (
+    PlotSeries,
     ago,
+    area,
     bar,
     block_area,
     in_bins,
+    panel,
     time_axis,
     window,
 )
-from gswarm_tui.tui.drawing.plot import PlotSeries, area, panel
 from gswarm_tui.tui.drawing.ramp import HOT
 from gswarm_tui.tui.drawing.spans import Spans
 from gswarm_tui.tui.drawing.trends import Trends, opening_span

@@ -21,8 +21,7 @@ from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.sql.recipes import RECIPES
 from gswarm_tui.tui.actions import ACTIONS, LIVE, MODES
 from gswarm_tui.tui.app import GswarmApp
-from gswarm_tui.tui.sql_app import SqlApp
-from gswarm_tui.tui.viewer import Viewer
+from gswarm_tui.tui.viewer import SqlApp, Viewer
 from gswarm_tui.tui.widgets.editor import COLUMNS_QUERY, Editor, SqlCompleter
 from gswarm_tui.tui.widgets.table import TableView
 from tests.recorded import begin, recorded

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from gswarm_agent.metrics import GPU_BY_NAME, Metric
 from gswarm_tui.fleet.node import NodeState
-from gswarm_tui.tui.drawing.curve import time_axis
 from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
 from gswarm_tui.tui.drawing.layout import NAME_LONGEST
 from gswarm_tui.tui.drawing.legend import label
@@ -21,6 +21,7 @@ from gswarm_tui.tui.drawing.plot import (
     band_width,
     beside,
     overlay,
+    time_axis,
 )
 from gswarm_tui.tui.drawing.ramp import ramp_of
 from gswarm_tui.tui.drawing.spans import CURSOR_MARK, Span, Spans, heading_rule
@@ -76,7 +77,14 @@ class BandPlot:
 
     def bands(self, node: NodeState, height: int, marks: Sequence[float] = ()) -> list[Spans]:
         """Draw a node's bands, each in ``height`` lines."""
-        return self._drawn([self._series(node, metric) for metric in self.metrics], height, marks)
+        columns = [
+            [
+                replace(self.trends.gpu(node, row, metric, self.columns, self.now), label=facts.label)
+                for row, facts in enumerate(node.facts)
+            ]
+            for metric in self.metrics
+        ]
+        return self._drawn(columns, height, marks)
 
     def means(self, nodes: Sequence[NodeState], height: int, *, joined: bool = False) -> list[Spans]:
         """Draw a band with the mean of each node, or ``joined`` one with the mean over all of them."""
@@ -89,28 +97,16 @@ class BandPlot:
                 known = np.isfinite(sparks).sum(axis=0)
                 names = ["mean"]
                 sparks = [np.where(known, np.nansum(sparks, axis=0) / np.maximum(known, 1), np.nan)]
-            ramp = ramp_of(metric)
-            columns.append(
-                [PlotSeries(name, own, "", "", ramp=ramp) for name, own in zip(names, sparks, strict=True)]
-            )
+            series = zip(names, sparks, strict=True)
+            columns.append([PlotSeries(name, own, "", "", ramp=ramp_of(metric)) for name, own in series])
         return self._drawn(columns, height)
 
     def _drawn(
         self, columns: Sequence[Sequence[PlotSeries]], height: int, marks: Sequence[float] = ()
     ) -> list[Spans]:
-        drawn = []
-        for series in columns:
-            lines: list[Spans] = []
-            for plot in series:
-                lines += band(plot, self.width, height, newest=self.newest, label=self.label)
-            drawn.append(overlay(lines, marks, self.label + 1, self.columns))
-        return beside(drawn)
-
-    def _series(self, node: NodeState, metric: Metric) -> list[PlotSeries]:
-        return [
-            replace(self.trends.gpu(node, row, metric, self.columns, self.now), label=facts.label)
-            for row, facts in enumerate(node.facts)
-        ]
+        drawn = partial(band, width=self.width, height=height, newest=self.newest, label=self.label)
+        columns_drawn = ([line for plot in series for line in drawn(plot)] for series in columns)
+        return beside([overlay(lines, marks, self.label + 1, self.columns) for lines in columns_drawn])
 
     def axis(self) -> Spans:
         """Return the time axis below all bands."""
@@ -174,32 +170,32 @@ def plan_minutes(
 def _plan_bands(
     known: Sequence[NodeState], own: Sequence[NodeState], room: int, *, of_gpus: bool
 ) -> MinutesPlan:
-    """Share lines between the means of the ``known`` nodes and the GPUs of the chosen, its ``own``."""
-    everything = sum(len(node.facts) for node in known)
-    if of_gpus and len(known) > 1 and room > len(known) + 2 * everything:
-        own = known
-    bands = sum(len(node.facts) for node in own) if of_gpus else 0
-    headings = 1 + len(own) * of_gpus
-    if known and (len(known) > 1 or not of_gpus) and own is not known:
-        for height in range(MINUTES_HIGHEST, 0, -1):
-            means = (room - headings - 1 - bands * height) // len(known)
-            if means >= height:
-                return MinutesPlan(known, min(MINUTES_HIGHEST, means), own if bands else [], height)
-    height = min(MINUTES_HIGHEST, (room - headings) // bands) if bands else 0
-    if height > 0:
-        return MinutesPlan([], 0, own, height)
-    alone = own if not of_gpus else known
-    means = min(MINUTES_HIGHEST, (room - 2) // len(alone)) if alone else 0
-    return MinutesPlan(alone, means, [], 0) if means > 0 else MinutesPlan([], 0, [], 0)
+    """Share lines between the means of the ``known`` nodes and the GPUs of the chosen, its ``own``.
+
+    The first of four plans is taken whose bands all get their least lines; means get the lines that remain.
+    """
+    several, gpus_of_own = len(known) > 1, own if of_gpus else []
+    for mean_nodes, gpu_nodes, least in (
+        ([], known if of_gpus and several else [], 2),
+        (known if several or not of_gpus else [], gpus_of_own, 1),
+        ([], gpus_of_own, 1),
+        (known if of_gpus else own, [], 1),
+    ):
+        left = room - 1 - bool(mean_nodes) - len(gpu_nodes)
+        gpus = sum(len(node.facts) for node in gpu_nodes)
+        height = min(MINUTES_HIGHEST, left // max(1, len(mean_nodes) + gpus))
+        if height >= least and (mean_nodes or gpus):
+            means = min(MINUTES_HIGHEST, (left - height * gpus) // max(1, len(mean_nodes)))
+            return MinutesPlan(mean_nodes, means, gpu_nodes, height)
+    return MinutesPlan([], 0, [], 0)
 
 
 def minutes(plan: MinutesPlan, plot: BandPlot) -> list[Spans]:
     """Plot the bands of a plan above one time axis."""
     lines: list[Spans] = []
     if plan.mean_nodes:
-        lines.append(
-            plot.heading("mean of each node" if plot.metrics[0].name in GPU_BY_NAME else "each node")
-        )
+        of_gpus = plot.metrics[0].name in GPU_BY_NAME
+        lines.append(plot.heading("mean of each node" if of_gpus else "each node"))
     elif plan.fleet:
         lines.append(plot.heading("all nodes"))
     if plan.fleet:

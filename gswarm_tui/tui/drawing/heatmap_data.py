@@ -16,8 +16,8 @@ from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.problems import named_rows
 from gswarm_tui.fleet.throttling import HARMFUL
-from gswarm_tui.tui.drawing.curve import in_bins, window
-from gswarm_tui.tui.drawing.ramp import Buckets, buckets, fractions, top_of, tops
+from gswarm_tui.tui.drawing.plot import in_bins, window
+from gswarm_tui.tui.drawing.ramp import buckets, fractions, top_of, tops
 
 FRESH = (Standing.LIVE, Standing.STALE)
 
@@ -35,19 +35,7 @@ class HeatmapData:
         self.of_host = metric in HOST_BY_NAME
         self.metric: Metric = {**GPU_BY_NAME, **HOST_BY_NAME}[metric]
         self._column = (HOST_COLUMNS if self.of_host else GPU_COLUMNS).index(metric)
-        self.nodes: Sequence[NodeState] = ()
-        self.standings: list[Standing] = []
-        self.values: Floats = np.empty((0, 1))
-        self.steps: Buckets = np.empty((0, 1), dtype=np.int8)
-        self.means: Floats = np.empty(0)
-        self.present: npt.NDArray[np.bool_] = np.empty((0, 1), dtype=bool)
-        self.dim: npt.NDArray[np.bool_] = np.empty((0, 1), dtype=bool)
-        self.throttled: npt.NDArray[np.bool_] = np.empty((0, 1), dtype=bool)
-        self.named: npt.NDArray[np.bool_] = np.empty((0, 1), dtype=bool)
-        self.top = 1.0
-        self.same_top = True
-        self._not_mine: npt.NDArray[np.bool_] = np.empty((0, 1), dtype=bool)
-        self._tops: Floats = np.empty((0, 1))
+        self.update((), 0.0)
 
     @property
     def switched_off(self) -> bool:
@@ -71,10 +59,9 @@ class HeatmapData:
         self.nodes = nodes
         self._measure(nodes)
         self.dim = self._not_mine.copy()
-        if hidden is not None and not self.of_host:
-            for row, cells in enumerate(hidden):
-                self.dim[row, : len(cells)] |= cells
-        self.named = np.zeros(self.present.shape, dtype=bool)
+        for row, cells in enumerate(() if hidden is None or self.of_host else hidden):
+            self.dim[row, : len(cells)] |= cells
+        self.named: npt.NDArray[np.bool_] = np.zeros(self.present.shape, dtype=bool)
         rows = {node.name: row for row, node in enumerate(nodes)} if found else {}
         for finding in found:
             # Notes about several nodes, such as that they start, and what is about all nodes need no signs.
@@ -90,9 +77,9 @@ class HeatmapData:
         """Compute cells, the job's own GPUs and scales."""
         counts = [1 if self.of_host else len(node.facts) for node in nodes]
         cells = max(1, *counts) if counts else 1
-        self.present = np.arange(cells) < np.array(counts, dtype=np.int64)[:, np.newaxis]
+        self.present: npt.NDArray[np.bool_] = np.arange(cells) < np.array(counts, dtype=int)[:, np.newaxis]
         facts: list[GpuFacts | HostFacts | None] = []
-        self._not_mine = np.zeros(self.present.shape, dtype=bool)
+        self._not_mine: npt.NDArray[np.bool_] = np.zeros(self.present.shape, dtype=bool)
         for row, node in enumerate(nodes):
             if self.of_host:
                 facts.append(node.hello.host if node.hello else None)
@@ -100,17 +87,17 @@ class HeatmapData:
             facts += node.facts
             if not all(node.mine):
                 self._not_mine[row, : counts[row]] = np.logical_not(node.mine)
-        self._tops = np.full(self.present.shape, np.nan)
+        self._tops: Floats = np.full(self.present.shape, np.nan)
         self._tops[self.present] = tops(self.metric, facts)
 
     def _read(self) -> None:
-        self.values = np.full(self.present.shape, np.nan)
+        self.values: Floats = np.full(self.present.shape, np.nan)
         if self.nodes:
             tables = [node.host[np.newaxis] if self.of_host else node.gpus for node in self.nodes]
             self.values[self.present] = np.concatenate(tables)[:, self._column]
         gone = [row for row, standing in enumerate(self.standings) if standing not in FRESH]
         self.values[gone] = np.nan
-        self.throttled = np.zeros(self.present.shape, dtype=bool)
+        self.throttled: npt.NDArray[np.bool_] = np.zeros(self.present.shape, dtype=bool)
         if self.nodes and not self.of_host:
             reasons = np.nan_to_num(np.concatenate([node.gpus[:, REASONS] for node in self.nodes]))
             self.throttled[self.present] = reasons.astype(np.int64) & HARMFUL != 0
@@ -118,7 +105,7 @@ class HeatmapData:
             self.throttled &= ~self._not_mine
         counted = np.isfinite(self.values) & ~self._not_mine
         counts = counted.sum(axis=1)
-        self.means = np.full(len(self.nodes), np.nan)
+        self.means: Floats = np.full(len(self.nodes), np.nan)
         sums = np.where(counted, self.values, 0.0).sum(axis=1)
         np.divide(sums, counts, out=self.means, where=counts > 0)
 

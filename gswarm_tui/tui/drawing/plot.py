@@ -1,12 +1,13 @@
-"""History plots as lines: a panel for one metric of one GPU or host, bands for many GPUs on one time axis.
+"""History plots as lines: time bins and axes, block characters, panels of one metric, bands of many GPUs.
 
 Scales start at 0 and end at a fixed top; nothing is scaled to its own smallest and largest value. Curves are
 filled: each cell has the ramp's colour at its height, the uppermost one that of the value. The height shows
-the value without colour.
+the value without colour. No I/O.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,10 +16,87 @@ from sys import intern
 import numpy as np
 
 from gswarm_tui.fleet.events import EventLogged
-from gswarm_tui.fleet.history import Floats
-from gswarm_tui.tui.drawing.curve import CurveSpan, block_area, time_axis
-from gswarm_tui.tui.drawing.ramp import Buckets, bucket, buckets
+from gswarm_tui.fleet.history import Floats, Series, binned
+from gswarm_tui.tui.drawing.ramp import BLOCKS, Buckets, bucket, buckets
 from gswarm_tui.tui.drawing.spans import Span, Spans, joined_cells
+
+STEPS = " " + BLOCKS
+_TICKS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 43_200, 86_400)
+HOLD_INTERVALS = 1.5
+"""A sample is drawn for this many intervals; longer silence is a gap."""
+
+
+@dataclass(frozen=True)
+class CurveSpan:
+    """A time range in equal bins; Unix seconds."""
+
+    start: float
+    end: float
+    bins: int
+
+    @property
+    def bin_s(self) -> float:
+        """Length of a bin in seconds."""
+        return (self.end - self.start) / self.bins
+
+
+def window(now: float, span_s: float, bins: int) -> CurveSpan:
+    """Return the last ``span_s`` seconds; bins start at multiples of their length, so nothing flickers."""
+    bins = max(1, bins)
+    bin_s = span_s / bins
+    end = (math.floor(now / bin_s) + 1) * bin_s
+    return CurveSpan(end - span_s, end, bins)
+
+
+def in_bins(series: Series, frame: CurveSpan, interval_s: float) -> Floats:
+    """Return the mean of each bin by time, shape (bins,); NaN where nothing was measured.
+
+    Bins shorter than the interval hold the previous sample, for at most 1.5 intervals.
+    """
+    means = binned(series, frame.start, frame.end, frame.bins)
+    places = np.arange(frame.bins)
+    latest = np.maximum.accumulate(np.where(np.isfinite(means), places, -1))
+    recent = (latest >= 0) & ((places - latest) * frame.bin_s <= HOLD_INTERVALS * interval_s)
+    return np.where(recent, means[latest], np.nan)
+
+
+def block_area(levels: Floats, height: int = 1) -> list[str]:
+    """Draw a filled curve, top line first: 1 bin per character, 8 steps per line; only gaps are blank."""
+    measured, full = np.isfinite(levels), height * 8
+    steps = np.clip(np.ceil(np.where(measured, levels, 0.0) * full - 1e-9), 1, full)
+    steps = np.where(measured, steps, 0).astype(np.int64)
+    lines = (np.clip(steps - 8 * below, 0, 8).tolist() for below in reversed(range(height)))
+    return ["".join(STEPS[step] for step in line) for line in lines]
+
+
+def bar(level: float, width: int) -> str:
+    """Draw a level from 0 to 1 as a bar, padded with blanks."""
+    if not math.isfinite(level):
+        return " " * width
+    eighths = round(min(1.0, max(0.0, level)) * width * 8)
+    whole, rest = divmod(eighths, 8)
+    return ("█" * whole + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(width)
+
+
+def time_axis(span_s: float, width: int, last: str = "now") -> str:
+    """Return a time axis of ``width`` characters: ages at even steps, ``last`` at the right end."""
+    step = next((t for t in _TICKS_S if span_s / t <= max(1, width // 10)), _TICKS_S[-1])
+    ages = [step * number for number in range(1, int(span_s / step + 1e-9) + 1)]
+    ticks = [(round(width - age / span_s * width), f"╵{ago(age)}") for age in ages]
+    line = " " * width
+    for at, text in [(width - len(last), last), *ticks]:
+        end = at + len(text)
+        # A tick that would touch another one is left out.
+        if at >= 0 and end <= width and not line[at : end + 1].strip():
+            line = line[:at] + text + line[end:]
+    return line
+
+
+def ago(seconds: float) -> str:
+    """Format a tick of the time axis: "−30 s", "−4:30", "−5 min"."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"−{rest} s" if not minutes else f"−{minutes}:{rest:02d}" if rest else f"−{minutes} min"
+
 
 LINE = "┊"
 FEW_MARKS = 8
@@ -27,12 +105,8 @@ FEW_MARKS = 8
 
 def marks_in(events: Iterable[EventLogged], frame: CurveSpan) -> list[float]:
     """Return the marks in a window, as fractions of its time from 0 to below 1."""
-    length = frame.end - frame.start
-    return [
-        (one.at - frame.start) / length
-        for one in events
-        if one.kind == "mark" and frame.start <= one.at < frame.end
-    ]
+    times = (one.at for one in events if one.kind == "mark" and frame.start <= one.at < frame.end)
+    return [(at - frame.start) / (frame.end - frame.start) for at in times]
 
 
 def overlay(lines: Sequence[Spans], marks: Sequence[float], first: int, columns: int) -> list[Spans]:
@@ -61,8 +135,8 @@ class PlotSeries:
     """One series to plot: ``levels`` are its bins on their scale, 0 to 1, NaN where unmeasured.
 
     ``top`` and ``now`` are the upper end and the newest value as text, ``note`` is at the right of the title.
-    A logarithmic scale prints "log" in the place of 0; an ``old`` newest value is drawn faintly. ``ramp`` is
-    that of ``ramp_of``.
+    A logarithmic scale prints "log" in the place of 0. ``now_role`` is "dim" for an old value, ``ramp`` that
+    of ``ramp_of``.
     """
 
     label: str
@@ -71,13 +145,8 @@ class PlotSeries:
     now: str
     note: str = ""
     logarithmic: bool = False
-    old: bool = False
+    now_role: str = "text"
     ramp: str = ""
-
-    @property
-    def now_role(self) -> str:
-        """Role of the newest value."""
-        return "dim" if self.old else "text"
 
 
 def panel(
@@ -104,13 +173,9 @@ def panel(
 
 def beside(panels: list[list[Spans]]) -> list[Spans]:
     """Join panels of one height side by side."""
-    lines = []
-    for parts in zip(*panels, strict=True):
-        line = list(parts[0])
-        for part in parts[1:]:
-            line += [Span(" " * GAP), *part]
-        lines.append(tuple(line))
-    return lines
+    gap = Span(" " * GAP)
+    rows = zip(*panels, strict=True)
+    return [(*first, *(span for part in rest for span in (gap, *part))) for first, *rest in rows]
 
 
 def curve_width(width: int) -> int:

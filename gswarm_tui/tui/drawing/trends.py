@@ -12,10 +12,9 @@ from gswarm_tui.common.units import nice_ceiling
 from gswarm_tui.fleet.frame_values import ENERGY
 from gswarm_tui.fleet.history import Floats, History
 from gswarm_tui.fleet.node import NodeState, Standing
-from gswarm_tui.tui.drawing.curve import in_bins, window
 from gswarm_tui.tui.drawing.legend import label
 from gswarm_tui.tui.drawing.numbers import cell, quantity
-from gswarm_tui.tui.drawing.plot import PlotSeries
+from gswarm_tui.tui.drawing.plot import PlotSeries, in_bins, window
 from gswarm_tui.tui.drawing.ramp import fractions, is_logarithmic, ramp_of, top_of
 
 SPANS_S = (60.0, 300.0, 900.0, 3600.0)
@@ -73,16 +72,14 @@ class Trends:
         """Return the plot of a GPU's metric."""
         column = GPU_METRICS.index(metric)
         values = self.values(node, node.gpu_history, (column, row), bins, now)
-        latest, old = float(node.gpus[row, column]), node.standing(now) is not Standing.LIVE
-        return self._plot(metric, node.facts[row], values, latest, old=old)
+        return self._plot(metric, node.facts[row], values, float(node.gpus[row, column]), node.standing(now))
 
     def host(self, node: NodeState, metric: Metric, bins: int, now: float) -> PlotSeries:
         """Return the plot of a host metric."""
         column = HOST_METRICS.index(metric)
         facts = node.hello.host if node.hello is not None else None
         values = self.values(node, node.host_history, (column, 0), bins, now)
-        latest, old = float(node.host[column]), node.standing(now) is not Standing.LIVE
-        return self._plot(metric, facts, values, latest, old=old)
+        return self._plot(metric, facts, values, float(node.host[column]), node.standing(now))
 
     def values(
         self, node: NodeState, history: History | None, cell: tuple[int, int], bins: int, now: float
@@ -99,7 +96,12 @@ class Trends:
         return in_bins((times, values, history.intervals(frame.start)), frame, interval_s)
 
     def _plot(
-        self, metric: Metric, facts: GpuFacts | HostFacts | None, values: Floats, latest: float, *, old: bool
+        self,
+        metric: Metric,
+        facts: GpuFacts | HostFacts | None,
+        values: Floats,
+        latest: float,
+        standing: Standing,
     ) -> PlotSeries:
         top = self.top(metric, facts, np.append(values, latest))
         return PlotSeries(
@@ -109,7 +111,7 @@ class Trends:
             quantity(latest, metric),
             _note(metric, values),
             is_logarithmic(metric),
-            old,
+            "text" if standing is Standing.LIVE else "dim",
             ramp_of(metric),
         )
 

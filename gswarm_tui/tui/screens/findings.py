@@ -12,9 +12,9 @@ from gswarm_tui.fleet.problems import named_rows
 from gswarm_tui.insight.catalogue import BY_KIND, RULES
 from gswarm_tui.insight.notes import counted, evidence_text, exclude_line, ledger_text, unmeasured_text, what
 from gswarm_tui.tui.actions import FINDING, FINDINGS
-from gswarm_tui.tui.drawing.finding_curves import curve_lines
-from gswarm_tui.tui.drawing.finding_lines import (
+from gswarm_tui.tui.drawing.findings import (
     SIGNS,
+    curve_lines,
     entry_lines,
     kind_name,
     ledger_bars,

@@ -18,7 +18,7 @@ from gswarm_tui.fleet.problems import FleetProblem, problems
 from gswarm_tui.fleet.totals import totals
 from gswarm_tui.tui.actions import FLEET
 from gswarm_tui.tui.drawing.bands import BandPlot, metrics_beside, minutes, plan_minutes
-from gswarm_tui.tui.drawing.finding_lines import first_line
+from gswarm_tui.tui.drawing.findings import first_line
 from gswarm_tui.tui.drawing.fleet_lines import (
     cursor_lines,
     event_line,

@@ -16,10 +16,9 @@ from gswarm_tui.fleet.health import gpu_health
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.throttling import HARMFUL, reason_names
 from gswarm_tui.tui.actions import GPU
-from gswarm_tui.tui.drawing.curve import bar, window
 from gswarm_tui.tui.drawing.legend import meaning
 from gswarm_tui.tui.drawing.numbers import quantity
-from gswarm_tui.tui.drawing.plot import GAP, beside, curve_width, marks_in, panel
+from gswarm_tui.tui.drawing.plot import GAP, bar, beside, curve_width, marks_in, panel, window
 from gswarm_tui.tui.drawing.ramp import bucket, fractions, ramp_of, top_of
 from gswarm_tui.tui.drawing.spans import Span, Spans, heading_rule
 from gswarm_tui.tui.drawing.text import clip, pad, wrap
@@ -33,9 +32,9 @@ from gswarm_tui.tui.screens.node_tables import (
     process_rows,
 )
 from gswarm_tui.tui.screens.titles import gpu_title
+from gswarm_tui.tui.widgets.bars import ViewBar
 from gswarm_tui.tui.widgets.lines import Canvas
 from gswarm_tui.tui.widgets.table import TableView
-from gswarm_tui.tui.widgets.view_bar import ViewBar
 
 LABEL_WIDTH = 17
 VALUE_WIDTH = 10
@@ -126,21 +125,9 @@ def why_missing(node: NodeState, row: int, metric: Metric) -> str:
 
 ALL, PLOTS, METRICS, PROCESSES = "overview", "plots", "metrics", "processes"
 PLOTTED = (
-    "util_pct",
-    "sm_active_pct",
-    "tensor_active_pct",
-    "mem_used_mib",
-    "power_w",
-    "temp_c",
-    "sm_clock_mhz",
-    "nvlink_tx_mb_s",
-    "pcie_rx_mb_s",
-    "mem_util_pct",
-    "dram_active_pct",
-    "nvlink_rx_mb_s",
-    "pcie_tx_mb_s",
-    "mem_temp_c",
-    "mem_clock_mhz",
+    *("util_pct", "sm_active_pct", "tensor_active_pct", "mem_used_mib", "power_w", "temp_c", "sm_clock_mhz"),
+    *("nvlink_tx_mb_s", "pcie_rx_mb_s", "mem_util_pct", "dram_active_pct", "nvlink_rx_mb_s", "pcie_tx_mb_s"),
+    *("mem_temp_c", "mem_clock_mhz"),
 )
 """Plotted metrics, most important first: as many as fit."""
 PANEL_WIDTH, PANEL_HEIGHT = 38, 6

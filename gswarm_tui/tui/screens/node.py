@@ -13,17 +13,19 @@ from gswarm_tui.common.quantities import DASH
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.actions import NODE
 from gswarm_tui.tui.drawing.bands import BandPlot, metrics_beside, with_mark
-from gswarm_tui.tui.drawing.curve import time_axis, window
 from gswarm_tui.tui.drawing.legend import host_metrics, label
-from gswarm_tui.tui.drawing.listing_lines import listing_lines
 from gswarm_tui.tui.drawing.numbers import quantity
 from gswarm_tui.tui.drawing.plot import (
+    GAP,
     PlotSeries,
+    beside,
     curve_width,
     label_line,
     marks_in,
     panel,
     sparkline,
+    time_axis,
+    window,
 )
 from gswarm_tui.tui.drawing.ramp import is_logarithmic
 from gswarm_tui.tui.drawing.spans import Span, Spans, heading_rule
@@ -40,19 +42,19 @@ from gswarm_tui.tui.screens.node_tables import (
     link_columns,
     link_rows,
     listed_metrics,
+    listing_lines,
     no_processes,
     process_rows,
     unmeasured_rows,
 )
 from gswarm_tui.tui.screens.titles import node_title
+from gswarm_tui.tui.widgets.bars import ViewBar
 from gswarm_tui.tui.widgets.lines import Canvas
 from gswarm_tui.tui.widgets.table import TableView
-from gswarm_tui.tui.widgets.view_bar import ViewBar
 
 CELL_WIDTH = 38
 HOST_LABEL_WIDTH = 15
 HOST_VALUE_WIDTH = 9
-HOST_GAP = 2
 WORDS_WIDTH = HOST_LABEL_WIDTH + HOST_VALUE_WIDTH + 2
 """Cells of a metric before its curve."""
 
@@ -65,7 +67,7 @@ def shown_metrics(node: NodeState) -> list[Metric]:
 
 def host_columns(width: int) -> int:
     """Return how many host metrics fit side by side."""
-    return max(1, min(4, (width - 1 + HOST_GAP) // (CELL_WIDTH + HOST_GAP)))
+    return max(1, min(4, (width - 1 + GAP) // (CELL_WIDTH + GAP)))
 
 
 def host_height(width: int, metrics: int) -> int:
@@ -77,16 +79,11 @@ def host_lines(node: NodeState, trends: Trends, width: int, now: float) -> list[
     """Draw all host metrics, column by column."""
     columns, metrics = host_columns(width), shown_metrics(node)
     height = host_height(width, len(metrics))
-    curve = max(4, (width - 1 - HOST_GAP * (columns - 1)) // columns - WORDS_WIDTH)
+    curve = max(4, (width - 1 - GAP * (columns - 1)) // columns - WORDS_WIDTH)
     cells = [_lines(metric, trends.host(node, metric, curve, now), 1)[0] for metric in metrics]
-    lines = []
-    for at in range(height):
-        line: list[Span] = [Span(" ")]
-        for cell_at in range(at, len(cells), height):
-            gap = [Span(" " * HOST_GAP)] if cell_at >= height else []
-            line += [*gap, *cells[cell_at]]
-        lines.append(tuple(line))
-    return lines
+    cells += [()] * (-len(cells) % height)
+    side_by_side = beside([cells[at : at + height] for at in range(0, len(cells), height)])
+    return [(Span(" "), *line) for line in side_by_side]
 
 
 def host_plots(node: NodeState, trends: Trends, width: int, height: int, now: float) -> list[Spans]:
@@ -106,10 +103,9 @@ def host_plots(node: NodeState, trends: Trends, width: int, height: int, now: fl
 
 def _lines(metric: Metric, plot: PlotSeries, height: int) -> list[Spans]:
     """Draw a metric's curve, with name and value on its lowest line."""
-    quiet = plot.old or plot.now == DASH
     words = (
         Span(f"{metric.label:<{HOST_LABEL_WIDTH}} ", "dim"),
-        Span(f"{plot.now:>{HOST_VALUE_WIDTH}} ", "dim" if quiet else "text"),
+        Span(f"{plot.now:>{HOST_VALUE_WIDTH}} ", "dim" if plot.now == DASH else plot.now_role),
     )
     *upper, lowest = sparkline(plot.levels, height, plot.ramp)
     return [*((Span(" " * WORDS_WIDTH), *line) for line in upper), (*words, *lowest)]
@@ -117,14 +113,12 @@ def _lines(metric: Metric, plot: PlotSeries, height: int) -> list[Spans]:
 
 ALL, PLOTS, HOST, PROCESSES = "overview", "plots", "host", "processes"
 CONNECTIONS, UNMEASURED = "links", "not measured"
+# fmt: off
 WIDGETS = {
-    ALL: "#gpus",
-    PLOTS: "#plots",
-    HOST: "#host",
-    PROCESSES: "#processes",
-    CONNECTIONS: "#links",
-    UNMEASURED: "#unmeasured",
+    ALL: "#gpus", PLOTS: "#plots", HOST: "#host",
+    PROCESSES: "#processes", CONNECTIONS: "#links", UNMEASURED: "#unmeasured",
 }
+# fmt: on
 """The widget of each view; the overview has several, the most important of them here."""
 PANEL_LOWEST = 6
 PROCESSES_LOWEST = 5
@@ -211,32 +205,36 @@ class NodeScreen(ViewerScreen):
         self._arrange()
         self.query_one(ViewBar).show_hint(self._hint(node))
         old = node.standing(now) is not Standing.LIVE
-        if self.query_one("#gpus", TableView).display:
-            columns = gpu_columns(listed_metrics(node))
-            self.query_one("#gpus", TableView).show_columns(columns, gpu_rows(node, self._metric, now))
-        if self.query_one("#plots", Canvas).display:
-            self.query_one("#plots", Canvas).show(self._plot_lines(node, now))
-        if self.query_one("#host", Canvas).display:
-            room = self.query_one("#body").size.height
-            if self.view == ALL:
-                heading = heading_rule("host", self.size.width)
-                lines = [heading, *host_lines(node, self._trends, self.size.width, now)]
-            else:
-                lines = host_plots(node, self._trends, self.size.width, room, now)
-            listed = listing_lines(node, self.size.width, HOST_LABEL_WIDTH, old=old)
-            if self._lists if self.view == ALL else len(lines) + len(listed) <= room:
-                lines += listed
-            self.query_one("#host", Canvas).show(lines)
-        if node.hello is not None and self.query_one("#processes", TableView).display:
-            rows = process_rows(node.hello, node.processes, old=old)
-            processes = self.query_one("#processes", TableView)
+        tables = (
+            self.query_one(f"#{name}", TableView) for name in ("gpus", "processes", "links", "unmeasured")
+        )
+        gpus, processes, links, unmeasured = tables
+        plots, host = self.query_one("#plots", Canvas), self.query_one("#host", Canvas)
+        if gpus.display:
+            gpus.show_columns(gpu_columns(listed_metrics(node)), gpu_rows(node, self._metric, now))
+        if plots.display:
+            plots.show(self._plot_lines(node, now))
+        if host.display:
+            host.show(self._host_lines(node, now, old=old))
+        if node.hello is None:
+            return
+        if processes.display:
             processes.empty = no_processes(node, "no GPU processes")
-            processes.show_columns(PROCESS_TABLE_COLUMNS, rows)
-        if node.hello is not None and self.query_one("#links", TableView).display:
+            processes.show_columns(PROCESS_TABLE_COLUMNS, process_rows(node.hello, node.processes, old=old))
+        if links.display:
             rows = link_rows(node, node.hello, old=old) if node.hello.links else []
-            self.query_one("#links", TableView).show_columns(link_columns(node.hello), rows)
-        if node.hello is not None and self.query_one("#unmeasured", TableView).display:
-            self.query_one("#unmeasured", TableView).show(unmeasured_rows(node))
+            links.show_columns(link_columns(node.hello), rows)
+        if unmeasured.display:
+            unmeasured.show(unmeasured_rows(node))
+
+    def _host_lines(self, node: NodeState, now: float, *, old: bool) -> list[Spans]:
+        width, room = self.size.width, self.query_one("#body").size.height
+        listed = listing_lines(node, width, HOST_LABEL_WIDTH, old=old)
+        if self.view == ALL:
+            lines = [heading_rule("host", width), *host_lines(node, self._trends, width, now)]
+            return lines + (listed if self._lists else [])
+        lines = host_plots(node, self._trends, width, room, now)
+        return lines + (listed if len(lines) + len(listed) <= room else [])
 
     def _arrange(self) -> None:
         """Set the height of each widget."""
