@@ -6,7 +6,6 @@ Textual looks for an action with ``screens`` on the screen, for any other on the
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from textual.binding import Binding, BindingType
@@ -45,15 +44,8 @@ RECORDING, PROGRAM = "Sessions", "Program"
 GROUPS = (VIEWING, MOVING, PLAYBACK, RECORDING, PROGRAM)
 
 QUICK_METRICS = (
-    ("1", "util_pct"),
-    ("2", "mem_used_mib"),
-    ("3", "power_w"),
-    ("4", "temp_c"),
-    ("5", "sm_clock_mhz"),
-    ("6", "mem_util_pct"),
-    ("7", "nvlink_tx_mb_s"),
-    ("8", "pcie_rx_mb_s"),
-    ("9", "clock_reasons"),
+    *(("1", "util_pct"), ("2", "mem_used_mib"), ("3", "power_w"), ("4", "temp_c"), ("5", "sm_clock_mhz")),
+    *(("6", "mem_util_pct"), ("7", "nvlink_tx_mb_s"), ("8", "pcie_rx_mb_s"), ("9", "clock_reasons")),
     ("0", "cpu_pct"),
 )
 
@@ -166,12 +158,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("step_metric(1)", ("right_square_bracket",), "Show next metric", VIEWING, (FLEET,), 40,
            "metric", "[ ]"),
     Action("pick_metric", ("m",), "Choose metric from list", VIEWING, (FLEET, NODE), words="colour"),
-    *(
-        Action(
-            f"metric('{name}')", (key,), f"Show {_label(name)}", VIEWING, (FLEET, NODE), palette=False
-        )
-        for key, name in QUICK_METRICS
-    ),
+    *(Action(f"metric('{name}')", (key,), f"Show {_label(name)}", VIEWING, (FLEET, NODE), palette=False)
+      for key, name in QUICK_METRICS),
     Action("filter", ("slash",), "Filter: util<5 & power>300", VIEWING, (FLEET,), 50, "filter",
            words="search find grep idle nodes"),
     Action("order", ("o",), "Sort by name, state, metric", VIEWING, (FLEET,), 65, "sort", words="rank"),
@@ -298,18 +286,10 @@ def reason_for_no_effect(key: str, screen: str, mode: str, *, read_only: bool) -
     return f"{key_name(key)} {why}"
 
 
-def _bindings(actions: Iterable[Action]) -> list[BindingType]:
+def bindings_of(screen: str = "") -> list[BindingType]:
+    """Return a screen's key bindings, without a name those of the app."""
+    actions = [a for a in ACTIONS if (screen in a.screens if screen else not a.screens)]
     written = {(",".join(a.keys), a.name): a for a in actions}
     return [
         Binding(keys, name, a.help, show=False, priority=a.priority) for (keys, name), a in written.items()
     ]
-
-
-def bindings_of(screen: str) -> list[BindingType]:
-    """Return a screen's key bindings."""
-    return _bindings(a for a in ACTIONS if screen in a.screens)
-
-
-def bindings_everywhere() -> list[BindingType]:
-    """Return the app's key bindings."""
-    return _bindings(a for a in ACTIONS if not a.screens)

@@ -15,7 +15,7 @@ from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.common.time_input import TIME_FORMS, parse_time
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.player import Player
-from gswarm_tui.tui.actions import QUERY, bindings_everywhere, possible, reason_for_no_effect
+from gswarm_tui.tui.actions import QUERY, bindings_of, possible, reason_for_no_effect
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.drawing.themes import themes
@@ -45,7 +45,7 @@ class Viewer(ViewerApp):
     ``run_async`` returns why the app ended.
     """
 
-    BINDINGS = bindings_everywhere()
+    BINDINGS = bindings_of()
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     * { scrollbar-size-vertical: 1; }

@@ -198,10 +198,8 @@ class _Drawing:
     def _mean(self, row: int, standing: Standing) -> None:
         if not self._layout.mean:
             return
-        mean = float(self._picture.means[row])
-        text = (
-            numbers.cell(mean, self._picture.metric) if self._picture.metric.unit not in ("bits", "P") else ""
-        )
+        mean, metric = float(self._picture.means[row]), self._picture.metric
+        text = numbers.cell(mean, metric) if metric.unit not in ("bits", "P") else ""
         role = "text" if standing is Standing.LIVE else "faint"
         self.put(f"{text:>{MEAN_WIDTH}}", self._colours[role])
 
@@ -209,9 +207,8 @@ class _Drawing:
         layout, pen = self._layout, self._pen
         self._mean(row, standing)
         if standing is Standing.STALE:
-            self.put(
-                "  " + full_status(self._picture.nodes[row], standing, pen.now), self._colours["warning"]
-            )
+            words = full_status(self._picture.nodes[row], standing, pen.now)
+            self.put(f"  {words}", self._colours["warning"])
             return
         if layout.spark:
             self.put("  ", self._text)
@@ -220,10 +217,8 @@ class _Drawing:
             self.put(" ", self._text)
         for name in layout.hosts:
             text = host_text(name, self._picture.nodes[row].host)
-            self.put(
-                f"{text:>{HOST_WIDTHS[name]}}",
-                self._colours["dim" if text == quantities.DASH else "text"],
-            )
+            role = "dim" if text == quantities.DASH else "text"
+            self.put(f"{text:>{HOST_WIDTHS[name]}}", self._colours[role])
 
     def _status(self, row: int, standing: Standing, start: int) -> None:
         """Write the status of a node without numbers."""

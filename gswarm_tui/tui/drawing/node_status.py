@@ -6,28 +6,21 @@ from gswarm_tui.common.quantities import age
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.drawing.text import clean, clip, width
 
-SIGNS = {
-    Standing.CONNECTING: "…",
-    Standing.LIVE: " ",
-    Standing.STALE: "≈",
-    Standing.UNHEALTHY: "‼",
-    Standing.LOST: "╳",
-    Standing.UNREACHABLE: "╳",
-    Standing.ENDED: "■",
+_LOOKS = {
+    Standing.CONNECTING: ("…", "dim"),
+    Standing.LIVE: (" ", "text"),
+    Standing.STALE: ("≈", "warning"),
+    Standing.UNHEALTHY: ("‼", "error"),
+    Standing.LOST: ("╳", "error"),
+    Standing.UNREACHABLE: ("╳", "error"),
+    Standing.ENDED: ("■", "dim"),
 }
+SIGNS = {standing: sign for standing, (sign, _) in _LOOKS.items()}
+ROLES = {standing: role for standing, (_, role) in _LOOKS.items()}
 THROTTLED = "▲"
 """Sign of a throttled GPU, and of a live node with one."""
 NAMED = "!"
 """Sign of a GPU that a finding names, and of its node."""
-ROLES = {
-    Standing.CONNECTING: "dim",
-    Standing.LIVE: "text",
-    Standing.STALE: "warning",
-    Standing.UNHEALTHY: "error",
-    Standing.LOST: "error",
-    Standing.UNREACHABLE: "error",
-    Standing.ENDED: "dim",
-}
 
 REASON_SHORTEST = 16
 """Minimum cells of a reason; a shorter one can't be understood."""

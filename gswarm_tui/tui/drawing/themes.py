@@ -40,9 +40,8 @@ Palette = Mapping[str, Style]
 ``heat_hot7`` and ``ink_hot7`` are those of the ramp of metrics of which more is worse.
 """
 
-# Low to high, the terminal's own colours by number: from blue to light grey, or to red and
-# yellow, they grow lighter,
-# on a Linux console as in xterm. As text, dark blue is hard to see on black.
+# Low to high, the terminal's own colours by number: from blue to light grey, or to red and yellow, they grow
+# lighter, on a Linux console as in xterm. As text, dark blue is hard to see on black.
 _ANSI_GROUNDS = {"": (4, 12, 6, 7), HOT: (4, 1, 9, 11)}
 _ANSI_TEXTS = (15, 15, 0, 0)
 _ANSI_INKS = {"": (12, 12, 6, 7), HOT: (12, 9, 9, 11)}
@@ -104,10 +103,8 @@ def _theme(name: str, colours: Colours, *, dark: bool) -> Theme:
             "scrollbar": colours.faint,
             "scrollbar-hover": colours.dim,
             "scrollbar-active": colours.accent,
-            "scrollbar-background": colours.background,
-            "scrollbar-background-hover": colours.background,
-            "scrollbar-background-active": colours.background,
             "scrollbar-corner-color": colours.background,
+            **{f"scrollbar-background{state}": colours.background for state in ("", "-hover", "-active")},
         },
     )
 

@@ -154,14 +154,9 @@ class ConfirmDialog(Dialog[bool]):
         """Sentences and keys."""
         with self.box():
             yield Bar(*([Span(clean(line))] for line in self._lines), [])
-            yield Bar(
-                [
-                    Span("y", "key", "screen.agree()"),
-                    Span(f" {self._agree}   ", "text", "screen.agree()"),
-                    Span(f"{ENTER} esc", "key", "screen.cancel()"),
-                    Span(" stay", "dim", "screen.cancel()"),
-                ]
-            )
+            yes, no = "screen.agree()", "screen.cancel()"
+            keys = [Span("y", "key", yes), Span(f" {self._agree}   ", "text", yes)]
+            yield Bar([*keys, Span(f"{ENTER} esc", "key", no), Span(" stay", "dim", no)])
 
     def action_agree(self) -> None:
         """Confirm."""

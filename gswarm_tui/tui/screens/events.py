@@ -108,13 +108,12 @@ class EventsScreen(ViewerScreen):
             left.append(Span(f"  with “{clean(self._text)}”", "accent"))
         if self._hidden:
             left.append(Span(f"  {self._hidden:,} hidden", "dim"))
-        left.append(
-            Span("  follows the newest", "dim") if following else Span("  G follows the newest", "warning")
-        )
-        return left
+        follows = ("  follows the newest", "dim") if following else ("  G follows the newest", "warning")
+        return [*left, Span(*follows)]
 
-    def _apply_filter(self) -> None:
-        """Apply another filter."""
+    def _apply_filter(self, text: str | None = None) -> None:
+        """Apply another filter, with a text if one is given."""
+        self._text = self._text if text is None else text.strip()
         self.reset()
         self.update_view()
 
@@ -124,8 +123,7 @@ class EventsScreen(ViewerScreen):
 
     async def on_table_view_chosen(self, event: TableView.Chosen) -> None:
         """Go to the time of an event."""
-        if event.row < len(self._shown):
-            await self.viewer.go_to_time(self._shown[event.row].at)
+        await self.viewer.go_to_time(self._shown[event.table.cursor].at)
 
     def action_severity(self) -> None:
         """Show all, warnings and errors, or errors only."""
@@ -139,19 +137,12 @@ class EventsScreen(ViewerScreen):
 
     def action_filter(self) -> None:
         """Ask for a text that events must contain."""
-        dialog = FormDialog(
-            "filter events", [FormField("text", self._text, "node, kind or words; empty for all")]
-        )
-        ask(self.app, dialog, self._filter)
-
-    def _filter(self, answer: tuple[str, ...]) -> None:
-        self._text = answer[0].strip()
-        self._apply_filter()
+        field = FormField("text", self._text, "node, kind or words; empty for all")
+        ask(self.app, FormDialog("filter events", [field]), lambda answer: self._apply_filter(answer[0]))
 
     def action_back(self) -> None:
         """Clear the filter, else go back."""
         if self._text:
-            self._text = ""
-            self._apply_filter()
+            self._apply_filter("")
         else:
             super().action_back()

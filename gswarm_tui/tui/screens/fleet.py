@@ -90,16 +90,13 @@ class FleetScreen(ViewerScreen):
         yield Bar(id="legend")
         yield Bar(id="heads")
         with Vertical(id="body"):
-            yield Heatmap(self._now, self._first_metric)
+            yield Heatmap(self.viewer.now, self._first_metric)
             yield Canvas(id="minutes")
         yield Bar(id="rule-below")
         yield Bar(id="cursor")
         yield Bar(id="running")
         yield Bar(id="events")
         yield FilterLine()
-
-    def _now(self) -> float:
-        return self.viewer.now()
 
     @property
     def heatmap(self) -> Heatmap:
@@ -206,7 +203,11 @@ class FleetScreen(ViewerScreen):
         """Draw the last minutes, the GPU under the cursor, the sessions and the latest events."""
         width, fleet, tall = self.size.width, self.fleet, self.has_class("tall")
         spare = self._room - self.heatmap.layout_plan.lines
-        cursor = self._under_cursor(now, 1 + max(0, min(PROBLEM_LINES_MOST, spare)))
+        name, gpu = self.heatmap.at or ("", None)
+        most = 1 + max(0, min(PROBLEM_LINES_MOST, spare))
+        cursor = (
+            cursor_lines(fleet.nodes.get(name), gpu, now, width, most) if not self.viewer.loading else [[]]
+        )
         self.query_one("#cursor", Bar).show(*cursor)
         if self._logged != fleet.logged_count:
             self._logged, self._events = fleet.logged_count, grouped(fleet.event_log)
@@ -231,8 +232,7 @@ class FleetScreen(ViewerScreen):
     def _latest(self, room: int, now: float) -> list[Line]:
         """Return the latest events that fit, oldest first; warnings and errors stay longer."""
         shown = latest(self._events, min(EVENTS_MOST, max(1, room)), now)
-        lines: list[Line] = [event_line(group, self.viewer.timezone) for group in shown]
-        return lines or [[]]
+        return [event_line(group, self.viewer.timezone) for group in shown] or [[]]
 
     def _legend(self) -> None:
         heatmap = self.heatmap
@@ -254,14 +254,6 @@ class FleetScreen(ViewerScreen):
         indexes = tuple(fact.label for fact in widest)
         heads = heads_line(heatmap.picture, heatmap.layout_plan, indexes, self._trends.span_label)
         self.query_one("#heads", Bar).show(heads)
-
-    def _under_cursor(self, now: float, most: int) -> list[Line]:
-        if self.viewer.loading:
-            return [[]]
-        at = self.heatmap.at
-        node = self.fleet.nodes.get(at[0]) if at else None
-        gpu = at[1] if at else None
-        return cursor_lines(node, gpu, now, self.size.width, most)
 
     def on_heatmap_pointed(self) -> None:
         """Show the GPU under the cursor or the mouse."""
@@ -307,14 +299,14 @@ class FleetScreen(ViewerScreen):
         """Go to the first problem that hasn't been visited; when all have, begin again."""
         found = problems(self._shown, self._found, self.viewer.now())
         self._visited &= set(found)
-        if found and self._visited >= set(found):
+        if self._visited >= set(found):
             self._visited = set()
-        problem = next((one for one in found if one not in self._visited), None)
-        if problem is None:
+        if not found:
             self.viewer.show_notice("no finding, and every node and GPU sends data")
-        else:
-            self._visited.add(problem)
-            self.heatmap.point_at(problem.node, problem.gpu)
+            return
+        problem = next(one for one in found if one not in self._visited)
+        self._visited.add(problem)
+        self.heatmap.point_at(problem.node, problem.gpu)
 
     async def action_drop_filter(self) -> None:
         """Show everything; while a recording is being loaded, quit."""
@@ -335,9 +327,8 @@ class FleetScreen(ViewerScreen):
     def action_colour_causes(self) -> None:
         """Show what the time of each GPU goes into, or the metric again."""
         wanted = not self._by_cause
-        self.action_metric(
-            GPU_METRICS[0].name if self.heatmap.picture.of_host else self.heatmap.picture.metric.name
-        )
+        picture = self.heatmap.picture
+        self.action_metric(GPU_METRICS[0].name if picture.of_host else picture.metric.name)
         self._by_cause = wanted
         self.update_view()
 

@@ -70,12 +70,8 @@ def metric_lines(
             continue
         text = energy(value / 1000) if metric.unit == "mJ" else quantity(value, metric)
         missing = text == DASH
-        spans = [
-            label,
-            Span(pad(text, VALUE_WIDTH, right=True), "dim" if missing or old else "text"),
-            Span("  "),
-        ]
-        spans.append(_bar(metric, value, top_of(metric, node.facts[row])))
+        number = Span(pad(text, VALUE_WIDTH, right=True), "dim" if missing or old else "text")
+        spans = [label, number, Span("  "), _bar(metric, value, top_of(metric, node.facts[row]))]
         if room >= MEANING_LEAST:
             words = why_missing(node, row, metric) if missing else meaning(metric)
             spans.append(Span("  " + clip(words, room), "warning" if missing else "dim"))
@@ -86,8 +82,10 @@ def metric_lines(
 def health_lines(node: NodeState, row: int, cells: int) -> list[Spans]:
     """Return what is wrong with a GPU and where nothing was found, in a few lines."""
     health = gpu_health(node, row)
-    texts = [(f"! {text}", "warning") for text in health.found]
-    texts += [(text, "text") for text in health.counted]
+    texts = [
+        *((f"! {text}", "warning") for text in health.found),
+        *((text, "text") for text in health.counted),
+    ]
     heads = {"nothing found in: ": health.clear, "not measured: ": health.unmeasured}
     texts += [(head + ", ".join(areas), "dim") for head, areas in heads.items() if areas]
     parts = [(part, role) for text, role in texts for part in wrap(text, cells - 2)]
@@ -133,13 +131,6 @@ PLOTTED = (
 PANEL_WIDTH, PANEL_HEIGHT = 38, 6
 WIDE = 100
 PROCESSES_MOST = 4
-
-
-def grid(cells: int, lines: int, plots: int) -> tuple[int, int]:
-    """Return the columns and rows of panels that fit."""
-    columns = max(1, min(4, (cells + GAP) // (PANEL_WIDTH + GAP)))
-    rows = max(1, min(-(-plots // columns), lines // PANEL_HEIGHT))
-    return columns, rows
 
 
 class GpuScreen(ViewerScreen):
@@ -232,21 +223,20 @@ class GpuScreen(ViewerScreen):
             return []
         lacking = node.unmeasured.keys() & INSTANCE_COLUMNS
         plotted = [name for name in PLOTTED if name in self._names and name not in lacking]
-        columns, rows = grid(cells, height, len(plotted))
+        columns = max(1, min(4, (cells + GAP) // (PANEL_WIDTH + GAP)))
+        rows = max(1, min(-(-len(plotted) // columns), height // PANEL_HEIGHT))
         width = (cells - GAP * (columns - 1)) // columns
         bins = curve_width(width)
         marks = marks_in(self.fleet.event_log, window(now, self._trends.span_s, bins))
         lines: list[Spans] = []
         for row in range(rows):
-            names = plotted[row * columns : (row + 1) * columns]
-            lowest = row == rows - 1
             tall = height // rows + (row < height % rows)
-            panels = []
-            for name in names:
-                plot = self._trends.gpu(node, self.gpu, GPU_BY_NAME[name], bins, now)
-                axis = self._trends.span_s if lowest else None
-                panels.append(panel(plot, width, tall, axis, self._trends.last, marks=marks))
-            lines += beside(panels)
+            axis = self._trends.span_s if row == rows - 1 else None
+            metrics = (GPU_BY_NAME[name] for name in plotted[row * columns : (row + 1) * columns])
+            plots = (self._trends.gpu(node, self.gpu, metric, bins, now) for metric in metrics)
+            lines += beside(
+                [panel(each, width, tall, axis, self._trends.last, marks=marks) for each in plots]
+            )
         return lines
 
     # Actions

@@ -309,14 +309,14 @@ class NodeScreen(ViewerScreen):
     def on_table_view_moved(self, event: TableView.Moved) -> None:
         """Plot the selected GPU and metric."""
         if event.table.id == "gpus":
-            self._metric = listed_metrics(self.state)[max(0, event.column - FROZEN)]
-            self.gpu = event.row
+            self._metric = listed_metrics(self.state)[max(0, event.table.column - FROZEN)]
+            self.gpu = event.table.cursor
             self.update_view()
 
     def on_table_view_chosen(self, event: TableView.Chosen) -> None:
         """Open the GPU of a row."""
         if event.table.id == "gpus":
-            self.viewer.show(GpuScreen(self.node, event.row))
+            self.viewer.show(GpuScreen(self.node, event.table.cursor))
 
     def action_move(self, where: str) -> None:
         """Move the cursor, or scroll a view without one."""

@@ -226,19 +226,13 @@ class SessionsScreen(ViewerScreen):
             book = self.fleet.sessions
             check = partial(book.check_name, renamed=session) if session.running else check_name
             dialog = FormDialog("rename session", [FormField("name", session.name, check=check)])
-            ask(self.app, dialog, partial(self._rename, session))
+            change = partial(self.viewer.change_session, session.session_id)
+            ask(self.app, dialog, lambda answer: change(name=answer[0]) if answer[0].strip() else None)
 
     def action_note(self) -> None:
         """Ask for a note."""
         if (session := self.chosen_session()) is not None:
             field = FormField("note", session.note, check=check_note)
             dialog = FormDialog(f"note of {session.name}", [field])
-            ask(
-                self.app,
-                dialog,
-                lambda answer: self.viewer.change_session(session.session_id, note=answer[0]),
-            )
-
-    def _rename(self, session: Session, answer: tuple[str, ...]) -> None:
-        if answer[0].strip():
-            self.viewer.change_session(session.session_id, name=answer[0])
+            change = partial(self.viewer.change_session, session.session_id)
+            ask(self.app, dialog, lambda answer: change(note=answer[0]))

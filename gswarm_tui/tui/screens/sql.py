@@ -163,21 +163,14 @@ class SqlScreen(ViewerScreen):
             names = clip("  ".join(matches), max(10, self.size.width - 8))
             return [Span("tab", "key"), Span(f" {names}", "dim")]
         if self._recipes_shown or result is None:
-            return [
-                Span(ENTER, "key"),
-                Span(" after ; or ", "dim"),
-                Span("^r", "key"),
-                Span(" runs the query; times are UTC", "dim"),
-            ]
-        shown = len(result.rows)
-        seconds = f" in {result.seconds:.2f} s"
+            how = Span(" runs the query; times are UTC", "dim")
+            return [Span(ENTER, "key"), Span(" after ; or ", "dim"), Span("^r", "key"), how]
+        shown, seconds = len(result.rows), f" in {result.seconds:.2f} s"
         if result.total == shown:
             return [Span(plural(shown, "row")), Span(seconds, "dim")]
         total = f"{result.total:,}" if result.total is not None else f"more than {MAX_COUNTED:,}"
-        return [
-            Span(f"the first {shown:,} of {total} rows"),
-            Span(f"{seconds}; narrow it with WHERE, GROUP BY or LIMIT", "dim"),
-        ]
+        hint = f"{seconds}; narrow it with WHERE, GROUP BY or LIMIT"
+        return [Span(f"the first {shown:,} of {total} rows"), Span(hint, "dim")]
 
     def _show_result(self) -> None:
         result = self.state.result
@@ -295,14 +288,14 @@ class SqlScreen(ViewerScreen):
 
     def on_table_view_chosen(self, event: TableView.Chosen) -> None:
         """Run an example, or show a row whole."""
+        row = event.table.cursor
         if self._recipes_shown:
             editor = self.query_one(Editor)
             if editor.text.strip():
                 self.viewer.show_notice("^z restores your query")
-            editor.write(RECIPES[event.row].sql)
+            editor.write(RECIPES[row].sql)
             self.action_run_query()
-        elif (result := self.state.result) is not None and event.row < len(result.rows):
+        elif (result := self.state.result) is not None and row < len(result.rows):
             names = [column.heading for column in result.columns]
-            texts = (span.text for span in result.rows[event.row])
-            row = list(zip(names, texts, strict=True))
-            self.app.push_screen(DetailsDialog(f"row {event.row + 1:,}", row))
+            entries = zip(names, (span.text for span in result.rows[row]), strict=True)
+            self.app.push_screen(DetailsDialog(f"row {row + 1:,}", list(entries)))

@@ -13,8 +13,8 @@ from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.tui.drawing.fleet_lines import mig_words
 from gswarm_tui.tui.drawing.node_status import ROLES, short_status
-from gswarm_tui.tui.drawing.spans import Line, Span, measure, spread
-from gswarm_tui.tui.drawing.text import clean, clip, width, wrap
+from gswarm_tui.tui.drawing.spans import Line, Span, measure, spread, wrapped
+from gswarm_tui.tui.drawing.text import clean, clip, width
 
 Title = tuple[list[Span], str, list[Line]]
 """Title, model at its end (``title_line``), and the lines below."""
@@ -56,8 +56,7 @@ def title_line(left: list[Span], fleet: Fleet, state: list[Span], cells: int, mo
 
 def standing_span(node: NodeState, now: float) -> Span:
     """Return sign, name and age of a node's status."""
-    standing = node.standing(now)
-    if standing is Standing.LIVE:
+    if (standing := node.standing(now)) is Standing.LIVE:
         return Span("● live", "good")
     return Span(short_status(node, standing, now), ROLES[standing])
 
@@ -100,20 +99,12 @@ def _details(node: NodeState, what: str, now: float, cells: int) -> list[Line]:
     if standing in (Standing.LOST, Standing.UNREACHABLE, Standing.CONNECTING) and node.reason:
         retry = "" if node.retry_at is None else f"retry in {age(max(0.0, node.retry_at - now))}"
         role = "warning" if standing is Standing.CONNECTING else "error"
-        return [*_wrapped(node.reason, role, cells), *_wrapped(joined((retry, node.remedy)), "text", cells)]
+        lines = wrapped(node.reason, cells, role)[:MOST_LINES]
+        return [*lines, *wrapped(joined((retry, node.remedy)), cells)[:MOST_LINES]]
     if standing in (Standing.STALE, Standing.UNHEALTHY):
         words = "the link is up but sends no data; the last values are shown"
         return [[Span(f" {what}", "dim")], [Span(f" {words}", "warning")]]
     return [[Span(f" {what}", "dim")], link_line(node)]
-
-
-def _wrapped(words: str, role: str, cells: int) -> list[Line]:
-    """Wrap a sentence: what to do about a node must be readable to its end."""
-    room = max(20, cells - 2)
-    lines = wrap(clean(words), room)
-    if len(lines) > MOST_LINES:
-        lines[MOST_LINES - 1 :] = [clip(" ".join(lines[MOST_LINES - 1 :]), room)]
-    return [[Span(f" {line}", role)] for line in lines or [""]]
 
 
 def link_line(node: NodeState) -> Line:
@@ -139,12 +130,8 @@ def gpu_title(node: NodeState, row: int, now: float, cells: int) -> Title:
         left = [Span(f" {clean(node.name)}", "title"), Span("  "), standing_span(node, now)]
         return left, "", _details(node, "unknown GPU", now, cells)
     facts = node.facts[row]
-    left = [
-        Span(f" {clean(node.name)}:{facts.label}", "title"),
-        Span("  "),
-        standing_span(node, now),
-        Span("" if node.mine[row] else "  not in your job", "warning"),
-    ]
+    left = [Span(f" {clean(node.name)}:{facts.label}", "title"), Span("  "), standing_span(node, now)]
+    left += [] if node.mine[row] else [Span("  not in your job", "warning")]
     what = joined(
         (
             mebibytes(facts.memory_total_mib) if facts.memory_total_mib else "",

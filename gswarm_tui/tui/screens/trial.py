@@ -21,7 +21,6 @@ from gswarm_tui.tui.widgets.table import TableView
 RESULTS, USAGE, RUNS = "results", "GPUs", "runs"
 COMMITTED_WITHIN_S = 2.0
 """Recorders commit at most this much later."""
-NO_TRIAL = "no trial in this recording; gswarm-tui trial starts one"
 BAR_MOST = 60
 """Cells of the progress bar on a wide terminal."""
 NOTES_FROM = 3
@@ -39,9 +38,8 @@ class TrialScreen(ComputedScreen[TrialProgress]):
 
     def compute(self, queries: RecordingQueries) -> TrialProgress:
         """Load the trial."""
-        progress = queries.load(load_progress)
-        if progress is None:
-            raise UserError(NO_TRIAL)
+        if (progress := queries.load(load_progress)) is None:
+            raise UserError("no trial in this recording; gswarm-tui trial starts one")
         return progress
 
     def still_recording(self, result: TrialProgress) -> bool:

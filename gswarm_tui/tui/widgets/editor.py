@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -61,32 +61,23 @@ class SqlCompleter:
         found = _WORD.search(before)
         word = found[0] if found else ""
         before = before[: len(before) - len(word)]
-        if not word and not _BEFORE_TABLE.search(before) and not _OWNER.search(before):
+        owner, is_table = _OWNER.search(before), _BEFORE_TABLE.search(before)
+        if not word and not owner and not is_table:
             return []
-        fitting = (
-            name
-            for name in self._candidates(text, before, word)
-            if name.lower().startswith(word.lower()) and name.lower() != word.lower()
-        )
-        return list({name.lower(): name for name in fitting}.values())
-
-    def _candidates(self, text: str, before: str, word: str) -> Iterator[str]:
-        if owner := _OWNER.search(before):
-            yield from self._tables.get(owner[1].lower()) or self._columns_of(text)
-            return
-        if _BEFORE_TABLE.search(before):
-            yield from self._tables
-            return
-        yield from self._columns_of(text)
-        yield from self._tables
-        yield from (keyword.lower() for keyword in KEYWORDS) if word.islower() else KEYWORDS
-        yield from FUNCTIONS
-
-    def _columns_of(self, text: str) -> list[str]:
-        """Return the columns of the tables named in the text, or of all tables."""
+        # Columns are those of the tables that the text names, else of all.
         words = set(re.findall(r"[a-z_][a-z0-9_]*", text.lower()))
-        named = [table for table in self._tables if table in words] or list(self._tables)
-        return sorted({column for table in named for column in self._tables[table]})
+        named = self._tables.keys() & words or self._tables
+        names = sorted({column for table in named for column in self._tables[table]})
+        if owner:
+            names = self._tables.get(owner[1].lower()) or names
+        elif is_table:
+            names = list(self._tables)
+        else:
+            keywords = [keyword.lower() for keyword in KEYWORDS] if word.islower() else KEYWORDS
+            names = [*names, *self._tables, *keywords, *FUNCTIONS]
+        typed = word.lower()
+        fitting = {name.lower(): name for name in names if name.lower().startswith(typed)}
+        return [name for lower, name in fitting.items() if lower != typed]
 
 
 class Editor(TextArea):
@@ -149,10 +140,8 @@ class Editor(TextArea):
     def action_complete(self) -> None:
         """Complete the word, or replace the last completion by the next; without one, leave the key."""
         line, column = self.cursor_location
-        if self._tried is not None and self._tried[:2] == (self.text, (line, column)):
-            matches = self._tried[2]
-        else:
-            matches = self.matches
+        again = self._tried is not None and self._tried[:2] == (self.text, (line, column))
+        matches = self._tried[2] if self._tried is not None and again else self.matches
         if not matches:
             raise SkipAction
         word = _WORD.search(self.document.get_line(line)[:column])

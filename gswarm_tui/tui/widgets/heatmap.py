@@ -96,15 +96,8 @@ class Heatmap(ScrollView, can_focus=False):
         height = self.container_size.height + self.spare
         by_rows = self.zoom_wanted is Zoom.ROWS or (self.zoom_wanted is None and len(nodes) <= height)
         ranks = max((len(ranks_text(node)) for node in nodes[:RANKED]), default=0) if by_rows else 0
-        room = LayoutRequest(
-            len(nodes),
-            self.picture.cells,
-            cell_width(self.picture.metric, self.picture.top),
-            name,
-            ranks,
-            self.container_size.width,
-            height,
-        )
+        cells, digits = self.picture.cells, cell_width(self.picture.metric, self.picture.top)
+        room = LayoutRequest(len(nodes), cells, digits, name, ranks, self.container_size.width, height)
         made = choose_layout(room, self.zoom_wanted)
         if made != self.layout_plan:
             self.layout_plan = made
@@ -175,8 +168,7 @@ class Heatmap(ScrollView, can_focus=False):
         """Move the cursor: up, down, left, right, page_up, page_down, first, last."""
         if self.at is None or not self.picture.nodes:
             return
-        row = self._rows[self.at[0]]
-        gpu = self.at[1]
+        row, gpu = self._rows[self.at[0]], self.at[1]
         if direction in ("left", "right"):
             self._sideways(row, gpu, 1 if direction == "right" else -1)
             return
@@ -221,9 +213,7 @@ class Heatmap(ScrollView, can_focus=False):
     def on_click(self, event: Click) -> None:
         """Select the clicked GPU; open it if it was selected."""
         under = self._under(event.x, event.y)
-        if under is None:
-            return
-        if under == self.at:
+        if under is not None and under == self.at:
             self.post_message(self.Opened())
-        else:
+        elif under is not None:
             self.point_at(*under)

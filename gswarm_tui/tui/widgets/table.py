@@ -49,18 +49,15 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
 
     @dataclass
     class Chosen(Message):
-        """A row was opened with Enter or a second click."""
+        """The row under the cursor was opened with Enter or a second click."""
 
         table: TableView
-        row: int
 
     @dataclass
     class Moved(Message):
         """The cursor went to another row or column."""
 
         table: TableView
-        row: int
-        column: int
 
     def __init__(
         self,
@@ -137,7 +134,7 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
         if row != self.cursor:
             self.refresh(self._row_region(self.cursor), self._row_region(row))
             self.cursor = row
-            self.post_message(self.Moved(self, self.cursor, self.column))
+            self.post_message(self.Moved(self))
         self._show_cursor()
 
     def _show_cursor(self) -> None:
@@ -155,7 +152,7 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
             self.column = column
             self._reveal()
             self.refresh()
-            self.post_message(self.Moved(self, self.cursor, self.column))
+            self.post_message(self.Moved(self))
 
     def _reveal(self) -> None:
         self._first = min(self._first, self.column)
@@ -193,23 +190,18 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
     def choose(self) -> None:
         """Open the row under the cursor."""
         if self._rows:
-            self.post_message(self.Chosen(self, self.cursor))
+            self.post_message(self.Chosen(self))
 
     def on_click(self, event: events.Click) -> None:
         """Select the clicked row and column; a second click opens the row."""
         row = event.y - self.heading_height + self.scroll_offset.y
         column = self._column_at(event.x)
-        if event.y < self.heading_height:
-            if self.picks_column and column is not None:
-                self.pick_column(column)
-            return
-        if row >= len(self._rows):
-            return
-        if self.picks_column and column is not None:
+        if self.picks_column and column is not None and row < len(self._rows):
             self.pick_column(column)
-        if event.chain > 1:
-            self.choose()
-        self.move_to(row)
+        if event.y >= self.heading_height and row < len(self._rows):
+            self.move_to(row)
+            if event.chain > 1:
+                self.choose()
 
     def _column_at(self, x: int) -> int | None:
         at = 1

@@ -47,34 +47,16 @@ class TimelineState:
         share = (at - self.start) / max(self.end - self.start, 1e-9)
         return min(max(int(share * cells), 0), cells - 1)
 
-    def time_of(self, cell: int, cells: int) -> float:
-        """Return the time of a cell of a track; the outer cells and those beside them are the exact ends."""
-        return self.start + (self.end - self.start) * min(max(cell / max(1, cells - 1), 0), 1)
-
 
 def timeline_lines(state: TimelineState, width: int) -> tuple[Line, Line]:
     """Return the lines of the track and of the sessions, with position and end beside them."""
-    cells = _track_cells(width)
-    upper, lower = _track(state, cells), _sessions(state, cells)
+    cells = max(1, width - LEFT - RIGHT)
     at, end = (datetime.fromtimestamp(time, state.zone) for time in (state.at, state.end))
-    whole = elapsed(state.at - state.start)
-    return (
-        [
-            Span(f" {state.sign} ", "accent"),
-            Span(f"{at:%H:%M:%S}  ", "title"),
-            *upper,
-            Span(f"  {end:%H:%M:%S} ", "dim"),
-        ],
-        [
-            Span(f" {pad(whole, 10, right=True)}  ", "dim"),
-            *lower,
-            Span(pad(f"{state.speed:g}× ", 11, right=True), "title"),
-        ],
-    )
-
-
-def _track_cells(width: int) -> int:
-    return max(1, width - LEFT - RIGHT)
+    position = [Span(f" {state.sign} ", "accent"), Span(f"{at:%H:%M:%S}  ", "title")]
+    played = Span(f" {pad(elapsed(state.at - state.start), 10, right=True)}  ", "dim")
+    speed = Span(pad(f"{state.speed:g}× ", RIGHT, right=True), "title")
+    track = [*position, *_track(state, cells), Span(f"  {end:%H:%M:%S} ", "dim")]
+    return track, [played, *_sessions(state, cells), speed]
 
 
 def _track(state: TimelineState, width: int) -> Spans:
@@ -95,19 +77,12 @@ def _sessions(state: TimelineState, width: int) -> Spans:
     for session in sorted(inside, key=lambda s: (s.end or state.end) - s.start, reverse=True):
         first, last = (state.cell_of(at, width) for at in (session.start, session.end or state.end))
         current = session.start <= state.at < (session.end or state.end)
+        bright, faint = ("title", "dim") if current else ("dim", "faint")
         name = clip(clean(session.name), last - first - 3)
         fits = len(name) == cells_of(name) >= min(NAME_LEAST, cells_of(clean(session.name)))
         bar = f"├ {name} " if fits else "├"
         bar = bar.ljust(last - first, "─") + "┤" if last > first else "┃"
-        cells[first : last + 1] = [
-            (char, ("dim" if current else "faint") if char == "─" else "title" if current else "dim")
-            for char in bar
-        ]
-        # The rest of a longer session's name, of which this one covers a part, would be read as a name.
-        covered = last + 1
-        while covered < width and cells[covered][0] not in " ─├┤┃":
-            cells[covered] = ("─", "faint")
-            covered += 1
+        cells[first : last + 1] = [(char, faint if char == "─" else bright) for char in bar]
     if state.begun is not None:
         first, last = sorted(state.cell_of(at, width) for at in (state.begun, state.at))
         cells[first : last + 1] = [("━", "accent")] * (last + 1 - first)
@@ -160,5 +135,7 @@ class Timeline(Widget, can_focus=False):
     def on_click(self, event: Click) -> None:
         """Go to the clicked time."""
         if self._state is not None:
-            at = self._state.time_of(event.x - LEFT, _track_cells(self.size.width))
-            self.post_message(self.Sought(at))
+            # The outer cells of the track and those beside them are the exact ends.
+            share = min(max((event.x - LEFT) / max(1, self.size.width - LEFT - RIGHT - 1), 0), 1)
+            start, end = self._state.start, self._state.end
+            self.post_message(self.Sought(start + (end - start) * share))
