@@ -129,14 +129,9 @@ class GswarmApp(Viewer):
             return [Span("╳ ", "error"), Span(clean(player.problem), "error")]
         if self.live.recorder is not None and not self.live.recorder.error and not self.live.interruption:
             state = [Span("● ", "error"), Span("recording continues"), *state[2:]]
-        moment = self.local(player.wanted)
-        return [
-            Span(" PAST ", "chip"),
-            Span(f" {elapsed(self.live.now() - player.wanted)} ago", "title"),
-            Span(f" · {moment:%H:%M:%S}{ellipsis(player)}"),
-            Span(" · "),
-            *state,
-        ]
+        ago = Span(f" {elapsed(self.live.now() - player.wanted)} ago", "title")
+        moment = Span(f" · {self.local(player.wanted):%H:%M:%S}{ellipsis(player)}")
+        return [Span(" PAST ", "chip"), ago, moment, Span(" · "), *state]
 
     def _recorder_state(self) -> list[Span]:
         """Return "● rec 00:12:31 · 1.2 M rows · 14 MB", or why nothing is recorded or known."""

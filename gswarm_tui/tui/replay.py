@@ -53,10 +53,8 @@ class ReplayApp(Viewer):
     @property
     def loading(self) -> str:
         """Text on the recording that is being loaded."""
-        head = self._first_player.playhead
-        return (
-            "" if self._first_player.opened else f"Loading {elapsed(head.end - head.start)} of {self._file} …"
-        )
+        head, opened = self._first_player.playhead, self._first_player.opened
+        return "" if opened else f"Loading {elapsed(head.end - head.start)} of {self._file} …"
 
     @property
     def ended(self) -> bool:
@@ -73,12 +71,14 @@ class ReplayApp(Viewer):
         if player.problem:
             return [Span("╳ ", "error"), Span(clean(player.problem), "error")]
         moment, head = self.local(player.wanted), player.playhead
-        speed = "end of the recording" if player.now() >= player.end else "paused"
+        stands = "end of the recording" if player.now() >= player.end else "paused"
+        speed = stands if head.paused else f"{head.speed:g}×"
+        time, day = Span(f" {moment:%H:%M:%S}", "title"), Span(f" {moment:%d %b %Y}{ellipsis(player)}")
         return [
             Span(" REPLAY ", "chip"),
-            Span(f" {moment:%H:%M:%S}", "title"),
-            Span(f" {moment:%d %b %Y}{ellipsis(player)}", "text"),
-            Span(f" · {speed if head.paused else f'{head.speed:g}×'}", "dim"),
+            time,
+            day,
+            Span(f" · {speed}", "dim"),
             Span(f" · {self._file}", "dim"),
         ]
 
@@ -89,8 +89,7 @@ class ReplayApp(Viewer):
     def action_start_session(self) -> None:
         """Start a session at the time shown."""
         self.begun = self._first_player.wanted
-        moment = self.local(self.begun)
-        self.show_notice(f"a session starts at {moment:%H:%M:%S}; go to its end and press x")
+        self.show_notice(f"a session starts at {self.local(self.begun):%H:%M:%S}; go to its end and press x")
         self.update_view()
 
     def action_stop_session(self) -> None:

@@ -98,18 +98,12 @@ def event_line(group: EventGroup, timezone: tzinfo | None) -> list[Span]:
     at = datetime.fromtimestamp(group.at, UTC).astimezone(timezone)
     role = {ERROR: "error", WARNING: "warning"}.get(event.severity, "text")
     sign = {ERROR: "╳ ", WARNING: "▲ "}.get(event.severity, "")
-    who = group.node or ""
-    if group.gpu is not None:
-        who += f":{gpu_label(group.gpu)}"
+    who = (group.node or "") + ("" if group.gpu is None else f":{gpu_label(group.gpu)}")
     words = _PREFIXES.get(event.kind, "") + group.message.removeprefix(f"{who} · ")
     if event.node is None:
         words = f"{event.kind.replace('_', ' ')}: {words}"
-    return [
-        Span(f" {at:%H:%M:%S} ", "dim"),
-        Span(sign, role),
-        Span(f"{clean(who)} " if who else "", "title"),
-        Span(clean(words), role),
-    ]
+    subject = Span(f"{clean(who)} " if who else "", "title")
+    return [Span(f" {at:%H:%M:%S} ", "dim"), Span(sign, role), subject, Span(clean(words), role)]
 
 
 def cursor_lines(node: NodeState | None, gpu: int | None, now: float, cells: int, most: int) -> list[Line]:
@@ -168,12 +162,8 @@ def _gpu_parts(node: NodeState, gpu: int, process_cells: int) -> list[list[Span]
         active = quantities.percent(value["sm_active_pct"])
         parts += [[Span(mig_words(fact))], [Span("SM ", "dim"), Span(active)], memory]
     else:
-        parts += [
-            [Span("util ", "dim"), Span(quantities.percent(value["util_pct"]))],
-            memory,
-            [Span(power)],
-            [Span(numbers.quantity(value["temp_c"], GPU_BY_NAME["temp_c"]))],
-        ]
+        util = [Span("util ", "dim"), Span(quantities.percent(value["util_pct"]))]
+        parts += [util, memory, [Span(power)], [Span(quantities.celsius(value["temp_c"]))]]
     if words := reason_names(node.clock_reasons[gpu]):
         parts.append([Span(f"▲ {words}", "warning")])
     if fact.parent_index is None:
@@ -186,6 +176,6 @@ def _gpu_parts(node: NodeState, gpu: int, process_cells: int) -> list[list[Span]
         parts.append([Span(command + who, "dim")])
     nvlink = (value["nvlink_tx_mb_s"], value["nvlink_rx_mb_s"])
     if np.isfinite(nvlink).any():
-        parts.append([Span("NVLink ", "dim"), Span(" / ".join(quantities.rate(v) for v in nvlink))])
+        parts.append([Span("NVLink ", "dim"), Span(" / ".join(map(quantities.rate, nvlink)))])
     parts.append([Span(clean(fact.name), "dim")])
     return parts

@@ -137,8 +137,7 @@ def _rows(room: LayoutRequest) -> Layout:
             hosts.append(name)
             left -= columns
     spark += min(left, SPARK_LONGEST - SPARK_SHORTEST) if spark else 0
-    block = max(room.width, start + cell * room.cells)
-    lines = max(1, room.nodes)
+    block, lines = max(room.width, start + cell * room.cells), max(1, room.nodes)
     plain = Layout(Zoom.ROWS, room.nodes, room.cells, 1, lines, 1, block, room.name, 2, cell)
     return replace(plain, rank=rank, mean=mean, spark=spark, hosts=tuple(hosts))
 
@@ -163,9 +162,8 @@ def _columns(room: LayoutRequest, zoom: Zoom, cell: int, *, sign: int, mean: int
     columns = max(1, (room.width - 1 + gap) // block)
     lines = max(1, -(-room.nodes // min(columns, max(1, -(-room.nodes // room.height)))))
     columns = max(1, -(-room.nodes // lines))
-    return Layout(
-        zoom, room.nodes, room.cells, columns, lines, 1, block, room.name, sign, cell, mean=mean > 0
-    )
+    where = zoom, room.nodes, room.cells, columns, lines
+    return Layout(*where, 1, block, room.name, sign, cell, mean=mean > 0)
 
 
 def _plain(room: LayoutRequest) -> Layout:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -29,7 +29,7 @@ from gswarm_tui.tui.drawing.fleet_lines import (
 from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
 from gswarm_tui.tui.drawing.layout import ZOOM_NAMES, Zoom
 from gswarm_tui.tui.drawing.legend import causes_line, heads_line, host_metrics, legend_line
-from gswarm_tui.tui.drawing.spans import Line, Span, Spans, measure
+from gswarm_tui.tui.drawing.spans import Line, Span, Spans, spread
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.drawing.trends import Trends
 from gswarm_tui.tui.screens.base import ViewerScreen
@@ -75,7 +75,7 @@ class FleetScreen(ViewerScreen):
         self._visited: set[FleetProblem] = set()
         self._arranged_at = 0.0
         self._trends = Trends()
-        self._plots_key: Hashable = ()
+        self._plots_key: tuple[object, ...] = ()
         self._plots: list[Spans] = []
         self._logged = -1
         self._events: list[EventGroup] = []
@@ -154,10 +154,9 @@ class FleetScreen(ViewerScreen):
         lines = plan and (plan.means, plan.gpus, plan.fleet, len(plan.nodes))
         plots_key = *drawn_for, shown, lines, self.size.width
         if plots_key != self._plots_key:
-            self._plots_key = plots_key
-            metrics = metrics_beside(picture.metric, self.size.width)
-            self._plots = []
+            self._plots_key, self._plots = plots_key, []
             if plan is not None:
+                metrics = metrics_beside(picture.metric, self.size.width)
                 plot = BandPlot(trends, metrics, now, self.size.width, newest=False, label=plan.label)
                 self._plots = minutes(plan, plot)
         self.query_one("#minutes", Canvas).show(self._plots)
@@ -182,9 +181,8 @@ class FleetScreen(ViewerScreen):
     def _lines(self, now: float) -> None:
         width, fleet = self.size.width, self.fleet
         sums = totals(fleet, now, ended=self.viewer.ended)
-        self.query_one("#title", Bar).show(
-            header_line(self._job, fleet, sums.simulated, self.viewer.recording_state(), width)
-        )
+        header = header_line(self._job, fleet, sums.simulated, self.viewer.recording_state(), width)
+        self.query_one("#title", Bar).show(header)
         if loading := self.viewer.loading:
             line: Line = [Span(f" {loading}  "), Span("esc", "key"), Span(" quits", "dim")]
         else:
@@ -221,13 +219,11 @@ class FleetScreen(ViewerScreen):
             sessions = sessions_line(fleet, now, width, can_start=self.viewer.can_start_session)
         running, last = self.query_one("#running", Bar), self.query_one("#events", Bar)
         last.display = tall
-        if last.display:
+        if tall:
             running.show(sessions)
             last.show(*self._latest(spare - len(cursor) + 1, now))
         else:
-            (event,) = self._latest(1, now)
-            room = width - measure(sessions) - measure(event)
-            running.show([*sessions, Span(" " * room), *event] if room > 1 else sessions)
+            running.show(spread(sessions, self._latest(1, now)[0], width))
 
     def _latest(self, room: int, now: float) -> list[Line]:
         """Return the latest events that fit, oldest first; warnings and errors stay longer."""
@@ -239,9 +235,8 @@ class FleetScreen(ViewerScreen):
         state = []
         if self._filter is not None:
             gpus, nodes = self._matching
-            of_nodes = f"{nodes:,} of {plural(len(self.fleet.nodes), 'node')}"
-            text = clean(self._filter.text.strip())
-            state.append(f"filter {text}: {plural(gpus, 'GPU')} on {of_nodes}")
+            found = f"{plural(gpus, 'GPU')} on {nodes:,} of {plural(len(self.fleet.nodes), 'node')}"
+            state.append(f"filter {clean(self._filter.text.strip())}: {found}")
         if self._order is not Order.GIVEN:
             state.append(self._order.value)
         if heatmap.zoom_wanted is not None:
