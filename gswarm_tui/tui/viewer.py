@@ -55,12 +55,8 @@ class Viewer(ViewerApp):
 
     def __init__(self, mode: str, **options: Unpack[ViewerOptions]) -> None:
         super().__init__(mode, **options)
-        self._query_history = options.get("history") or QueryHistory(None)
+        self._options = options
         self._sql_state: SqlState | None = None
-        self._first_theme = options.get("theme", DARK)
-        self._job = clean(options.get("title", ""))
-        self._notice = options.get("notice", "")
-        self._first_metric = options.get("metric", "util_pct")
         self._updated_at = 0.0
         self._update_posted = False
         for each in themes():
@@ -68,13 +64,13 @@ class Viewer(ViewerApp):
 
     def on_mount(self) -> None:
         """Set the theme and update ages."""
-        self.theme = self._first_theme
+        self.theme = self._options.get("theme", DARK)
         self.set_interval(UPDATE_EVERY_S, self._update_ages)
 
     def on_ready(self) -> None:
         """Show the notice."""
-        if self._notice:
-            self.show_notice(self._notice, seconds=UNTIL_READ_S)
+        if notice := self._options.get("notice"):
+            self.show_notice(notice, seconds=UNTIL_READ_S)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Allow only actions of this mode and of the screen in front."""
@@ -118,7 +114,7 @@ class Viewer(ViewerApp):
 
     def get_default_screen(self) -> ViewerScreen:
         """Start with the fleet's screen."""
-        return FleetScreen(self._job, self._first_metric)
+        return FleetScreen(clean(self._options.get("title", "")), self._options.get("metric", "util_pct"))
 
     @property
     def fleet_screen(self) -> FleetScreen:
@@ -163,7 +159,7 @@ class Viewer(ViewerApp):
         """Return a SQL screen that shows the last query and its result."""
         from gswarm_tui.tui.screens.sql import SqlScreen, SqlState  # the editor takes 20 ms and 0.7 MB
 
-        self._sql_state = self._sql_state or SqlState(self._query_history)
+        self._sql_state = self._sql_state or SqlState(self._options.get("history") or QueryHistory(None))
         return SqlScreen(self._sql_state)
 
     def action_help(self) -> None:

@@ -42,7 +42,9 @@ def legend_line(picture: HeatmapData, zoom: Zoom, state: str, cells: int) -> Lin
         left.append(Span("  cap: power limit, slow: heat or power brake", "dim"))
     else:
         low, high = ends(picture)
-        left += [Span(f"{low} ", "dim"), *_ramp(zoom, ramp_of(metric)), Span(f" {high}", "dim")]
+        sign, kind = (BLOCK_OF, "ink") if zoom in (Zoom.BLOCKS, Zoom.PLAIN) else (" " * BUCKETS, "heat")
+        ramp = [Span(sign[step], f"{kind}{ramp_of(metric)}{step}") for step in range(BUCKETS)]
+        left += [Span(f"{low} ", "dim"), *ramp, Span(f" {high}", "dim")]
         if is_logarithmic(metric):
             left.append(Span(", logarithmic", "dim"))
     if not picture.switched_off:
@@ -90,12 +92,6 @@ def ends(picture: HeatmapData) -> tuple[str, str]:
         return "P0", "P15"
     high = numbers.cell(picture.top, metric)
     return "0", high if picture.same_top else f"each GPU's limit, up to {high}"
-
-
-def _ramp(zoom: Zoom, ramp: str) -> list[Span]:
-    if zoom in (Zoom.BLOCKS, Zoom.PLAIN):
-        return [Span(BLOCK_OF[step], f"ink{ramp}{step}") for step in range(BUCKETS)]
-    return [Span(" ", f"heat{ramp}{step}") for step in range(BUCKETS)]
 
 
 def heads_line(picture: HeatmapData, layout: Layout, indexes: tuple[str, ...], span_label: str) -> Line:

@@ -315,7 +315,7 @@ class FleetScreen(ViewerScreen):
     def action_metric(self, name: str) -> None:
         """Show a metric."""
         self._by_cause, self.heatmap.causes = False, None
-        self.heatmap.set_metric(name)
+        self.heatmap.picture = HeatmapData(name)
         self._arranged_at = 0.0
         self.update_view()
 

@@ -143,16 +143,9 @@ PROCESS_TABLE_COLUMNS = (
 def link_columns(hello: Hello) -> tuple[TableColumn, ...]:
     """Return the columns of the GPUs' connections: capacity, traffic, the way to each peer."""
     ways = (TableColumn(peer, max(5, len(peer))) for peer in peers(hello.links))
-    return (
-        TableColumn("GPU", 4, frozen=True),
-        TableColumn("NVLink", 6, "GB/s"),
-        TableColumn("tx", 4, "%"),
-        TableColumn("rx", 4, "%"),
-        TableColumn("PCIe", 5, "GB/s"),
-        TableColumn("tx", 4, "%"),
-        TableColumn("rx", 4, "%"),
-        *ways,
-    )
+    nvlink, pcie = TableColumn("NVLink", 6, "GB/s"), TableColumn("PCIe", 5, "GB/s")
+    shares = TableColumn("tx", 4, "%"), TableColumn("rx", 4, "%")
+    return (TableColumn("GPU", 4, frozen=True), nvlink, *shares, pcie, *shares, *ways)
 
 
 def link_rows(node: NodeState, hello: Hello, *, old: bool) -> list[Row]:
@@ -192,14 +185,16 @@ def process_rows(hello: Hello, processes: Iterable[ProcessSample], *, old: bool)
     A process that runs far from its GPU has both NUMA nodes, as "1≠0".
     """
     rows = []
-    for process in sorted(processes, key=lambda p: (p.gpu, -_number(p, "gpu_memory_mib"), p.pid)):
-        gpu = hello.gpus[process.gpu].label if process.gpu < len(hello.gpus) else f"{process.gpu}"
+    measured = [(p, dict(zip(PROCESS_COLUMNS, p.row, strict=True))) for p in processes]
+    measured.sort(key=lambda pair: (pair[0].gpu, -(pair[1]["gpu_memory_mib"] or 0), pair[0].pid))
+    for process, values in measured:
+        facts = hello.gpus[process.gpu] if process.gpu < len(hello.gpus) else None
         numbers = [cell(value, metric) for value, metric in zip(process.row, PROCESS_METRICS, strict=True)]
-        near = None if process.gpu >= len(hello.gpus) else hello.gpus[process.gpu].numa_node
-        if near is not None and _value(process, "numa_node") not in (None, near):
+        near = None if facts is None else facts.numa_node
+        if near is not None and values["numa_node"] not in (None, near):
             numbers[PROCESS_COLUMNS.index("numa_node")] += f"≠{near}"
         texts = [
-            gpu,
+            f"{process.gpu}" if facts is None else facts.label,
             DASH if process.rank is None else f"{process.rank}",
             f"{process.pid}",
             clean(process.user) if process.user else DASH,
@@ -212,14 +207,6 @@ def process_rows(hello: Hello, processes: Iterable[ProcessSample], *, old: bool)
         ]
         rows.append(tuple(Span(text, "dim" if old or text == DASH else "text") for text in texts))
     return rows
-
-
-def _value(process: ProcessSample, name: str) -> float | None:
-    return process.row[PROCESS_COLUMNS.index(name)]
-
-
-def _number(process: ProcessSample, name: str) -> float:
-    return float(_value(process, name) or 0)
 
 
 _Rows = Mapping[str, Mapping[str, float | None]]

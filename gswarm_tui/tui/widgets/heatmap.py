@@ -62,10 +62,6 @@ class Heatmap(ScrollView, can_focus=False):
 
     # What is shown
 
-    def set_metric(self, metric: str) -> None:
-        """Show another metric with the next ``show_nodes``."""
-        self.picture = HeatmapData(metric)
-
     def show_nodes(
         self,
         nodes: Sequence[NodeState],
