@@ -10,7 +10,7 @@ from textual.app import App
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
 from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.tui.actions import QUERY, actions_of
-from gswarm_tui.tui.drawing.legend import meaning
+from gswarm_tui.tui.drawing.numbers import meaning
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.dialogs import Choice, PickDialog, ask
 from gswarm_tui.tui.screens.node import NodeScreen

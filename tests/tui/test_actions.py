@@ -35,7 +35,7 @@ from gswarm_tui.tui.screens.dialogs import match_score
 from gswarm_tui.tui.screens.findings import FindingKeys, FindingScreen
 from gswarm_tui.tui.screens.help import help_lines
 from gswarm_tui.tui.screens.profile import ProfileScreen, TablesScreen, TraceScreen
-from gswarm_tui.tui.widgets.bars import footer_line
+from gswarm_tui.tui.widgets.lines import footer_line
 from tests.tui.conftest import app_on, line_with, shows
 from tests.tui.scene import scene
 

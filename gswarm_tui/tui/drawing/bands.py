@@ -12,7 +12,7 @@ from gswarm_agent.metrics import GPU_BY_NAME, Metric
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
 from gswarm_tui.tui.drawing.layout import NAME_LONGEST
-from gswarm_tui.tui.drawing.legend import label
+from gswarm_tui.tui.drawing.numbers import label
 from gswarm_tui.tui.drawing.plot import (
     GAP,
     LABEL_WIDTH,

@@ -1,10 +1,11 @@
-"""Formats of metrics: one spelling on every screen, "–" where nothing was measured."""
+"""Names and formats of metrics: one spelling on every screen, "–" where nothing was measured."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
-from gswarm_agent.metrics import REASON_POWER_CAP, Metric
+from gswarm_agent.metrics import COUNTERS, HOST_METRICS, REASON_POWER_CAP, Metric
 from gswarm_tui.common.quantities import DASH, age
 from gswarm_tui.common.units import shown_unit
 from gswarm_tui.fleet.throttling import HARMFUL
@@ -60,3 +61,20 @@ def quantity(value: float | None, metric: Metric) -> str:
     unit = shown_unit(metric).name
     number = cell(value, metric)
     return f"{number} {unit}" if unit and number != DASH else number
+
+
+def label(metric: Metric) -> str:
+    """Return a metric's title."""
+    return f"{metric.label} since start" if metric.name == "energy_mj" else metric.label
+
+
+def meaning(metric: Metric) -> str:
+    """Return what a metric's numbers mean on the screen, where energy and bits differ from the catalogue."""
+    if metric.name == "energy_mj":
+        return "Energy used since the recording began"
+    return metric.meaning.partition(":")[0] if metric.unit == "bits" else metric.meaning
+
+
+def host_metrics(groups: Collection[str]) -> list[Metric]:
+    """Return the host metrics to choose from: hardware counters only while their group is on."""
+    return [metric for metric in HOST_METRICS if metric.group != COUNTERS or COUNTERS in groups]

@@ -12,8 +12,7 @@ from gswarm_tui.common.units import nice_ceiling
 from gswarm_tui.fleet.frame_values import ENERGY
 from gswarm_tui.fleet.history import Floats, History
 from gswarm_tui.fleet.node import NodeState, Standing
-from gswarm_tui.tui.drawing.legend import label
-from gswarm_tui.tui.drawing.numbers import cell, quantity
+from gswarm_tui.tui.drawing.numbers import cell, label, quantity
 from gswarm_tui.tui.drawing.plot import PlotSeries, in_bins, window
 from gswarm_tui.tui.drawing.ramp import fractions, is_logarithmic, ramp_of, top_of
 

@@ -22,8 +22,7 @@ from gswarm_tui.tui.drawing.spans import Line, Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.titles import title_line
 from gswarm_tui.tui.textual_internals.app import TerminalApp
-from gswarm_tui.tui.widgets.bars import Footer, ViewBar, footer_line
-from gswarm_tui.tui.widgets.lines import Bar
+from gswarm_tui.tui.widgets.lines import Bar, Footer, ViewBar, footer_line
 from gswarm_tui.tui.widgets.table import TableView
 from gswarm_tui.tui.widgets.timeline import Timeline
 

@@ -15,8 +15,7 @@ from gswarm_tui.common.quantities import DASH
 from gswarm_tui.tui.drawing.spans import Span, wrapped
 from gswarm_tui.tui.drawing.text import clean, width
 from gswarm_tui.tui.screens.base import ViewerScreen
-from gswarm_tui.tui.widgets.bars import ViewBar
-from gswarm_tui.tui.widgets.lines import Canvas
+from gswarm_tui.tui.widgets.lines import Canvas, ViewBar
 from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from gswarm_agent.metrics import GPU_METRICS, Metric
 from gswarm_tui.common.time_input import TimeInputError
 from gswarm_tui.fleet.session_texts import SessionNameError
 from gswarm_tui.tui.actions import ENTER
-from gswarm_tui.tui.drawing.legend import label, meaning
+from gswarm_tui.tui.drawing.numbers import label, meaning
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean, width, wrap
 from gswarm_tui.tui.drawing.themes import palette

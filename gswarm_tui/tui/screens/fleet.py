@@ -20,15 +20,18 @@ from gswarm_tui.tui.actions import FLEET
 from gswarm_tui.tui.drawing.bands import BandPlot, metrics_beside, minutes, plan_minutes
 from gswarm_tui.tui.drawing.findings import first_line
 from gswarm_tui.tui.drawing.fleet_lines import (
+    causes_line,
     cursor_lines,
     event_line,
     header_line,
+    heads_line,
+    legend_line,
     sessions_line,
     totals_line,
 )
 from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
 from gswarm_tui.tui.drawing.layout import ZOOM_NAMES, Zoom
-from gswarm_tui.tui.drawing.legend import causes_line, heads_line, host_metrics, legend_line
+from gswarm_tui.tui.drawing.numbers import host_metrics
 from gswarm_tui.tui.drawing.spans import Line, Span, Spans, spread
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.drawing.trends import Trends

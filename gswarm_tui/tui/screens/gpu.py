@@ -16,8 +16,7 @@ from gswarm_tui.fleet.health import gpu_health
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.throttling import HARMFUL, reason_names
 from gswarm_tui.tui.actions import GPU
-from gswarm_tui.tui.drawing.legend import meaning
-from gswarm_tui.tui.drawing.numbers import quantity
+from gswarm_tui.tui.drawing.numbers import meaning, quantity
 from gswarm_tui.tui.drawing.plot import GAP, bar, beside, curve_width, marks_in, panel, window
 from gswarm_tui.tui.drawing.ramp import bucket, fractions, ramp_of, top_of
 from gswarm_tui.tui.drawing.spans import Span, Spans, heading_rule
@@ -32,8 +31,7 @@ from gswarm_tui.tui.screens.node_tables import (
     process_rows,
 )
 from gswarm_tui.tui.screens.titles import gpu_title
-from gswarm_tui.tui.widgets.bars import ViewBar
-from gswarm_tui.tui.widgets.lines import Canvas
+from gswarm_tui.tui.widgets.lines import Canvas, ViewBar
 from gswarm_tui.tui.widgets.table import TableView
 
 LABEL_WIDTH = 17

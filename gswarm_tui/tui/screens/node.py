@@ -13,8 +13,7 @@ from gswarm_tui.common.quantities import DASH
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.actions import NODE
 from gswarm_tui.tui.drawing.bands import BandPlot, metrics_beside, with_mark
-from gswarm_tui.tui.drawing.legend import host_metrics, label
-from gswarm_tui.tui.drawing.numbers import quantity
+from gswarm_tui.tui.drawing.numbers import host_metrics, label, quantity
 from gswarm_tui.tui.drawing.plot import (
     GAP,
     PlotSeries,
@@ -48,8 +47,7 @@ from gswarm_tui.tui.screens.node_tables import (
     unmeasured_rows,
 )
 from gswarm_tui.tui.screens.titles import node_title
-from gswarm_tui.tui.widgets.bars import ViewBar
-from gswarm_tui.tui.widgets.lines import Canvas
+from gswarm_tui.tui.widgets.lines import Canvas, ViewBar
 from gswarm_tui.tui.widgets.table import TableView
 
 CELL_WIDTH = 38
