@@ -15,22 +15,7 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import age, count, duration, elapsed, file_size, plural
 from gswarm_tui.common.time_input import INTERVAL_HINT, TIME_FORMS, parse_interval_ms, parse_time
 from gswarm_tui.common.trace_input import parse_rank_list, parse_traced, parse_yes
-from gswarm_tui.control.intents import (
-    ChangeInterval,
-    ChangeMetrics,
-    ChangeSession,
-    Detach,
-    DismissFinding,
-    Intent,
-    IntentError,
-    RecorderError,
-    SetMark,
-    StartSession,
-    StartTrace,
-    StopRecording,
-    StopSession,
-    UndoStop,
-)
+from gswarm_tui.control import intents
 from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.link.hub import Run
@@ -67,7 +52,7 @@ class RecorderClient(Run, Protocol):
     def flushed(self) -> list[Callable[[], None]]:
         """Callbacks for changes of the fleet."""
 
-    async def carry_out(self, intent: Intent) -> dict[str, Any]:
+    async def carry_out(self, intent: intents.Intent) -> dict[str, Any]:
         """Let the recorder carry out an intent; return its result. Raises RecorderError."""
 
 
@@ -176,11 +161,11 @@ class GswarmApp(Viewer):
             self.player.reload_timeline()
         self.request_update()
 
-    async def carry_out(self, intent: Callable[[], Intent]) -> bool:
+    async def carry_out(self, intent: Callable[[], intents.Intent]) -> bool:
         """Let the recorder carry out an intent; a notice says why it can't. Return whether it did."""
         try:
             await self.live.carry_out(intent())
-        except (IntentError, RecorderError) as error:
+        except (intents.IntentError, intents.RecorderError) as error:
             self.show_notice(f"nothing was changed: {error}", error=True)
             return False
         if self.player is not None:
@@ -188,7 +173,7 @@ class GswarmApp(Viewer):
         self.update_view()
         return True
 
-    def change(self, notice: str, intent: Callable[[], Intent]) -> None:
+    def change(self, notice: str, intent: Callable[[], intents.Intent]) -> None:
         """Send an intent, and show the notice once it is carried out."""
 
         async def send() -> None:
@@ -240,8 +225,6 @@ class GswarmApp(Viewer):
         self.mode = LIVE
         self.update_view()
 
-    # The sampling interval
-
     def action_sample_every(self) -> None:
         """Ask for another sampling interval."""
         field = FormField("interval", f"{self.live.fleet.interval_s:g}", INTERVAL_HINT, parse_interval_ms)
@@ -252,9 +235,7 @@ class GswarmApp(Viewer):
         if interval_ms == self.live.fleet.interval_ms:
             self.show_notice("the interval stays the same")
             return
-        self.change(f"sampling every {interval_ms / 1000:g} s", lambda: ChangeInterval(interval_ms))
-
-    # Metric groups
+        self.change(f"sampling every {interval_ms / 1000:g} s", lambda: intents.ChangeInterval(interval_ms))
 
     def action_switch_metrics(self) -> None:
         """Ask which group of metrics to switch on or off."""
@@ -269,9 +250,7 @@ class GswarmApp(Viewer):
     def _switch_metrics(self, switched: str) -> None:
         on = {*self.live.fleet.metrics} ^ {switched}
         groups = tuple(name for name in METRIC_GROUPS if name in on)
-        self.change(f"measuring {', '.join(groups)}", lambda: ChangeMetrics(groups))
-
-    # Traces
+        self.change(f"measuring {', '.join(groups)}", lambda: intents.ChangeMetrics(groups))
 
     def action_trace(self) -> None:
         """Ask what to trace; the dialog says what it costs."""
@@ -287,7 +266,7 @@ class GswarmApp(Viewer):
 
     def _trace(self, answers: tuple[str, ...]) -> None:
         ranks, stacks = parse_rank_list(answers[1]), parse_yes(answers[2])
-        trace = partial(StartTrace, *parse_traced(answers[0]), ranks, stacks)
+        trace = partial(intents.StartTrace, *parse_traced(answers[0]), ranks, stacks)
         self.change("trace requested; the events show its progress", trace)
 
     # Sessions
@@ -325,16 +304,16 @@ class GswarmApp(Viewer):
         name = name or self._next_name()
         ago = self.live.now() - at
         notice = f"started {name}, backdated {age(ago)}" if ago >= 1 else f"started {name}"
-        self.change(notice, lambda: StartSession(name, at))
+        self.change(notice, lambda: intents.StartSession(name, at))
 
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
         """Rename a session or replace its note."""
-        self.change("", lambda: ChangeSession(int(session_id), name, note))
+        self.change("", lambda: intents.ChangeSession(int(session_id), name, note))
 
     def dismiss_finding(self, finding_id: str, *, dismissed: bool) -> None:
         """Dismiss a finding in this recording, or undo that."""
         notice = "dismissed; z lists it, d undoes it" if dismissed else ""
-        self.change(notice, lambda: DismissFinding(finding_id, dismissed))
+        self.change(notice, lambda: intents.DismissFinding(finding_id, dismissed))
 
     def _end_time(self) -> float:
         """Return when a session ends that is stopped now: while looking back, at the time shown."""
@@ -374,7 +353,7 @@ class GswarmApp(Viewer):
         ended_at = None if self.mode == LIVE else at
 
         async def stop() -> None:
-            if await self.carry_out(lambda: StopSession(int(session_id), ended_at)):
+            if await self.carry_out(lambda: intents.StopSession(int(session_id), ended_at)):
                 self._stopped.append((session_id, self.live.now()))
                 what = f"{session.name}{self._moment(at)} after {duration(session.seconds(at))}"
                 self.show_notice(f"stopped {what}; u undoes it", seconds=UNDO_S)
@@ -391,11 +370,9 @@ class GswarmApp(Viewer):
         while self._stopped:
             session_id, at = self._stopped.pop()
             if self.live.now() - at <= UNDO_S and not sessions[session_id].running:
-                self.change(f"{sessions[session_id].name} continues", partial(UndoStop, session_id))
+                self.change(f"{sessions[session_id].name} continues", partial(intents.UndoStop, session_id))
                 return
         self.show_notice(f"no session was stopped in the last {UNDO_S:g} s")
-
-    # Marks
 
     def action_mark(self) -> None:
         """Ask for a mark's name, values and time, and set it."""
@@ -411,7 +388,7 @@ class GswarmApp(Viewer):
     def _mark(self, answer: tuple[str, ...]) -> None:
         name, values = answer[0], _values(answer[1])
         at = None if answer[2].strip() == "now" else self.parse_time(answer[2])
-        self.change(f"marked {name}", lambda: SetMark(name, values, at))
+        self.change(f"marked {name}", lambda: intents.SetMark(name, values, at))
 
     # The end
 
@@ -442,8 +419,8 @@ class GswarmApp(Viewer):
         self.show_notice("fetching the last frames …", seconds=ENDING_S)
         for _ in range(round(ENDING_S / RETRY_S)):
             try:
-                await self.live.carry_out(StopRecording(SCREEN_QUIT))
-            except RecorderError:
+                await self.live.carry_out(intents.StopRecording(SCREEN_QUIT))
+            except intents.RecorderError:
                 if self.live.gone:
                     break
                 # The recorder hasn't started yet, or its parent restarts it just now.
@@ -462,7 +439,7 @@ class GswarmApp(Viewer):
             self.run_worker(self._leave_recorder())
 
     async def _leave_recorder(self) -> None:
-        if await self.carry_out(Detach):
+        if await self.carry_out(intents.Detach):
             self.exit("detached")
 
 

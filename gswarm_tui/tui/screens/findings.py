@@ -118,8 +118,6 @@ class FindingsScreen(FindingKeys):
             watched,
         ]
 
-    # Actions
-
     def action_move(self, where: str) -> None:
         """Choose another finding; at the ends of the list, scroll."""
         wanted = self._cursor + {"up": -1, "down": 1}.get(where, len(self._shown))

@@ -22,14 +22,8 @@ from gswarm_tui.tui.drawing.ramp import bucket, fractions, ramp_of, top_of
 from gswarm_tui.tui.drawing.spans import Span, Spans, heading_rule
 from gswarm_tui.tui.drawing.text import clip, pad, wrap
 from gswarm_tui.tui.drawing.trends import Trends
+from gswarm_tui.tui.screens import node_tables as tables
 from gswarm_tui.tui.screens.base import ViewerScreen
-from gswarm_tui.tui.screens.node_tables import (
-    LISTED_METRICS,
-    PROCESS_TABLE_COLUMNS,
-    listed_metrics,
-    no_processes,
-    process_rows,
-)
 from gswarm_tui.tui.screens.titles import gpu_title
 from gswarm_tui.tui.widgets.lines import Canvas, ViewBar
 from gswarm_tui.tui.widgets.table import TableView
@@ -48,7 +42,7 @@ _LEFT_OUT = (
 
 
 def metric_lines(
-    node: NodeState, row: int, cells: int, now: float, metrics: Sequence[Metric] = LISTED_METRICS
+    node: NodeState, row: int, cells: int, now: float, metrics: Sequence[Metric] = tables.LISTED_METRICS
 ) -> list[Spans]:
     """Return a line per metric; an unmeasured one shows the reason in the place of its meaning."""
     if row >= len(node.facts):
@@ -138,10 +132,8 @@ class GpuScreen(ViewerScreen):
     AUTO_FOCUS = ""
     VIEWS: ClassVar = (ALL, PLOTS, METRICS, PROCESSES)
     DEFAULT_CSS = """
-    GpuScreen > #body { height: 1fr; }
-    GpuScreen #upper { height: 1fr; }
-    GpuScreen #metrics { height: 1fr; }
-    GpuScreen #plots { height: 1fr; width: 1fr; }
+    GpuScreen > #body, GpuScreen #upper, GpuScreen #metrics, GpuScreen #plots { height: 1fr; }
+    GpuScreen #plots { width: 1fr; }
     """
 
     def __init__(self, node: str, gpu: int) -> None:
@@ -156,7 +148,7 @@ class GpuScreen(ViewerScreen):
             with Horizontal(id="upper"):
                 yield Canvas(id="metrics")
                 yield Canvas(id="plots")
-            yield TableView(PROCESS_TABLE_COLUMNS, empty="no process on this GPU", id="processes")
+            yield TableView(tables.PROCESS_TABLE_COLUMNS, empty="no process on this GPU", id="processes")
 
     @property
     def state(self) -> NodeState:
@@ -172,7 +164,7 @@ class GpuScreen(ViewerScreen):
         metrics, plots = self.query_one("#metrics", Canvas), self.query_one("#plots", Canvas)
         processes = self.query_one("#processes", TableView)
         if metrics.display:
-            listed = LISTED_METRICS if self.view == METRICS else self._overview()
+            listed = tables.LISTED_METRICS if self.view == METRICS else self._overview()
             lines = metric_lines(node, self.gpu, metrics.size.width, now, listed)
             # The block must not be cut below its heading; faults are also below the title.
             if lines and (self.view == METRICS or len(lines) + 2 <= metrics.size.height):
@@ -185,9 +177,9 @@ class GpuScreen(ViewerScreen):
             old = node.standing(now) is not Standing.LIVE
             divided = node.facts[self.gpu].index in {fact.parent_index for fact in node.facts}
             words = "its MIG instances list their processes" if divided else "no process on this GPU"
-            processes.empty = no_processes(node, words)
-            rows = process_rows(node.hello, mine, old=old)
-            processes.show_columns(PROCESS_TABLE_COLUMNS, rows)
+            processes.empty = tables.no_processes(node, words)
+            rows = tables.process_rows(node.hello, mine, old=old)
+            processes.show_columns(tables.PROCESS_TABLE_COLUMNS, rows)
         self.query_one(ViewBar).show_hint(self._trends.span_label if plots.display else "")
 
     def _arrange(self) -> None:
@@ -208,7 +200,7 @@ class GpuScreen(ViewerScreen):
 
     def _overview(self) -> list[Metric]:
         names = set(self._names).difference(_LEFT_OUT)
-        return [metric for metric in listed_metrics(self.state) if metric.name in names]
+        return [metric for metric in tables.listed_metrics(self.state) if metric.name in names]
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -236,8 +228,6 @@ class GpuScreen(ViewerScreen):
                 [panel(each, width, tall, axis, self._trends.last, marks=marks) for each in plots]
             )
         return lines
-
-    # Actions
 
     def on_view_bar_picked(self) -> None:
         """Focus the table of processes in its view, before it is shown."""

@@ -29,23 +29,10 @@ from gswarm_tui.tui.drawing.plot import (
 from gswarm_tui.tui.drawing.ramp import is_logarithmic
 from gswarm_tui.tui.drawing.spans import Span, Spans, heading_rule
 from gswarm_tui.tui.drawing.trends import Trends
+from gswarm_tui.tui.screens import node_tables as tables
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.dialogs import pick_metric
 from gswarm_tui.tui.screens.gpu import GpuScreen
-from gswarm_tui.tui.screens.node_tables import (
-    FROZEN,
-    PROCESS_TABLE_COLUMNS,
-    UNMEASURED_TABLE,
-    gpu_columns,
-    gpu_rows,
-    link_columns,
-    link_rows,
-    listed_metrics,
-    listing_lines,
-    no_processes,
-    process_rows,
-    unmeasured_rows,
-)
 from gswarm_tui.tui.screens.titles import node_title
 from gswarm_tui.tui.widgets.lines import Canvas, ViewBar
 from gswarm_tui.tui.widgets.table import TableView
@@ -156,9 +143,7 @@ class NodeScreen(ViewerScreen):
 
     SCREEN = NODE
     VIEWS: ClassVar = tuple(WIDGETS)
-    DEFAULT_CSS = """
-    NodeScreen > #body { height: 1fr; }
-    """
+    DEFAULT_CSS = "NodeScreen > #body { height: 1fr; }"
 
     def __init__(self, node: str, gpu: int | None = None) -> None:
         super().__init__()
@@ -172,13 +157,13 @@ class NodeScreen(ViewerScreen):
         """Views, and the widgets of all views."""
         yield ViewBar(self.VIEWS)
         with Vertical(id="body"):
-            columns = gpu_columns(listed_metrics(self.state))
+            columns = tables.gpu_columns(tables.listed_metrics(self.state))
             yield TableView(columns, picks_column=True, empty="no GPUs", id="gpus")
             yield Canvas(id="plots")
             yield Canvas(id="host")
-            yield TableView(PROCESS_TABLE_COLUMNS, empty="no GPU processes", id="processes")
+            yield TableView(tables.PROCESS_TABLE_COLUMNS, empty="no GPU processes", id="processes")
             yield TableView((), empty="the agent found no connections between GPUs", id="links")
-            yield TableView(UNMEASURED_TABLE, empty="all metrics are measured", id="unmeasured")
+            yield TableView(tables.UNMEASURED_TABLE, empty="all metrics are measured", id="unmeasured")
 
     def on_mount(self) -> None:
         """Put the cursor on the requested GPU."""
@@ -203,13 +188,12 @@ class NodeScreen(ViewerScreen):
         self._arrange()
         self.query_one(ViewBar).show_hint(self._hint(node))
         old = node.standing(now) is not Standing.LIVE
-        tables = (
-            self.query_one(f"#{name}", TableView) for name in ("gpus", "processes", "links", "unmeasured")
-        )
-        gpus, processes, links, unmeasured = tables
+        names = "gpus", "processes", "links", "unmeasured"
+        gpus, processes, links, unmeasured = (self.query_one(f"#{name}", TableView) for name in names)
         plots, host = self.query_one("#plots", Canvas), self.query_one("#host", Canvas)
         if gpus.display:
-            gpus.show_columns(gpu_columns(listed_metrics(node)), gpu_rows(node, self._metric, now))
+            columns = tables.gpu_columns(tables.listed_metrics(node))
+            gpus.show_columns(columns, tables.gpu_rows(node, self._metric, now))
         if plots.display:
             plots.show(self._plot_lines(node, now))
         if host.display:
@@ -217,17 +201,18 @@ class NodeScreen(ViewerScreen):
         if node.hello is None:
             return
         if processes.display:
-            processes.empty = no_processes(node, "no GPU processes")
-            processes.show_columns(PROCESS_TABLE_COLUMNS, process_rows(node.hello, node.processes, old=old))
+            processes.empty = tables.no_processes(node, "no GPU processes")
+            rows = tables.process_rows(node.hello, node.processes, old=old)
+            processes.show_columns(tables.PROCESS_TABLE_COLUMNS, rows)
         if links.display:
-            rows = link_rows(node, node.hello, old=old) if node.hello.links else []
-            links.show_columns(link_columns(node.hello), rows)
+            rows = tables.link_rows(node, node.hello, old=old) if node.hello.links else []
+            links.show_columns(tables.link_columns(node.hello), rows)
         if unmeasured.display:
-            unmeasured.show(unmeasured_rows(node))
+            unmeasured.show(tables.unmeasured_rows(node))
 
     def _host_lines(self, node: NodeState, now: float, *, old: bool) -> list[Spans]:
         width, room = self.size.width, self.query_one("#body").size.height
-        listed = listing_lines(node, width, HOST_LABEL_WIDTH, old=old)
+        listed = tables.listing_lines(node, width, HOST_LABEL_WIDTH, old=old)
         if self.view == ALL:
             lines = [heading_rule("host", width), *host_lines(node, self._trends, width, now)]
             return lines + (listed if self._lists else [])
@@ -240,7 +225,7 @@ class NodeScreen(ViewerScreen):
         gpus = len(node.facts)
         if self.view == ALL:
             host = host_height(self.size.width, len(shown_metrics(node)))
-            listed = len(listing_lines(node, self.size.width, HOST_LABEL_WIDTH, old=False))
+            listed = len(tables.listing_lines(node, self.size.width, HOST_LABEL_WIDTH, old=False))
             without, with_listed = (heights(room, gpus, host + n, len(node.processes)) for n in (0, listed))
             # Ports and file systems must not hide anything else.
             self._lists = [*map(bool, without)] == [*map(bool, with_listed)]
@@ -294,8 +279,6 @@ class NodeScreen(ViewerScreen):
         low = "log, to" if is_logarithmic(metric) else "0 to"
         return f"{label(metric)} {low} {quantity(top, metric)}"
 
-    # Actions
-
     def on_view_bar_picked(self) -> None:
         """Show the view and focus its widget."""
         self.update_view()
@@ -307,7 +290,7 @@ class NodeScreen(ViewerScreen):
     def on_table_view_moved(self, event: TableView.Moved) -> None:
         """Plot the selected GPU and metric."""
         if event.table.id == "gpus":
-            self._metric = listed_metrics(self.state)[max(0, event.table.column - FROZEN)]
+            self._metric = tables.listed_metrics(self.state)[max(0, event.table.column - tables.FROZEN)]
             self.gpu = event.table.cursor
             self.update_view()
 
@@ -337,9 +320,9 @@ class NodeScreen(ViewerScreen):
     def action_metric(self, name: str) -> None:
         """Plot a metric; a host metric shows the host view."""
         if name in GPU_BY_NAME:
-            listed = listed_metrics(self.state)
+            listed = tables.listed_metrics(self.state)
             if GPU_BY_NAME[name] in listed:
-                column = listed.index(GPU_BY_NAME[name]) + FROZEN
+                column = listed.index(GPU_BY_NAME[name]) + tables.FROZEN
                 self.query_one("#gpus", TableView).pick_column(column)
         elif name in HOST_BY_NAME:
             self.query_one(ViewBar).pick(HOST)

@@ -111,8 +111,6 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         else:
             show_table(table, summary_text.figures_table(summary.gpus))
 
-    # Actions
-
     def action_move(self, where: str) -> None:
         """Move in the table, or scroll the summary."""
         table = self.query_one(TableView)

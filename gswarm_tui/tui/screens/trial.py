@@ -86,8 +86,6 @@ class TrialScreen(ComputedScreen[TrialProgress]):
         rest = cells - filled if result.active else 0
         return (Span(" "), Span("━" * filled, "accent"), Span("━" * rest, "faint"))
 
-    # Actions
-
     def chosen_session(self) -> Session | None:
         """The session of the run under the cursor."""
         if self.result is None or self.view != RUNS:

@@ -43,9 +43,7 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
     With ``picks_column`` ← and → choose a column, else they scroll sideways.
     """
 
-    DEFAULT_CSS = """
-    TableView { height: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1; }
-    """
+    DEFAULT_CSS = "TableView { height: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1; }"
 
     @dataclass
     class Chosen(Message):
