@@ -83,14 +83,8 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
             if timeline.show(self.viewer.player, self.viewer.timezone, self.viewer.begun):
                 self.update_after_layout()
             viewer = self.viewer
-            keys = footer_line(
-                self.SCREEN,
-                self.size.width,
-                viewer.mode,
-                typing=self.typing,
-                recorded=viewer.recorded,
-                read_only=viewer.read_only,
-            )
+            state = {"typing": self.typing, "recorded": viewer.recorded, "read_only": viewer.read_only}
+            keys = footer_line(self.SCREEN, self.size.width, viewer.mode, **state)
             self.query_one(Footer).show(keys)
             self.draw()
 

@@ -127,23 +127,15 @@ class ComputedScreen(ViewerScreen, Generic[T]):
 
 def show_table(table: TableView, made: summary_text.TextTable) -> None:
     """Show a table of an analysis; the cursor stays if only numbers changed."""
-    texts = [[clean(cell) for cell in row] for row in made.rows]
-    widths = [
-        min(WIDEST, max([width(clean(name)), 1, *(width(row[at]) for row in texts)]))
-        for at, name in enumerate(made.names)
-    ]
-    last = len(made.names) - 1
+    names, texts = [*map(clean, made.names)], [[clean(cell) for cell in row] for row in made.rows]
+    columns = zip(names, *texts, strict=True)
+    widths = [min(WIDEST, max(1, *map(width, column))) for column in columns]
     cells = table.size.width or table.screen.size.width  # a table that was hidden so far has no size yet
     spare = max(0, min(SPARE_MOST, (cells - 2 - sum(widths)) // len(widths) - 1))
-    columns = tuple(
-        TableColumn(
-            clean(name),
-            widths[at] + (spare if at in made.right else 0),
-            left=at not in made.right,
-            frozen=at == 0,
-            grows=at == last and at not in made.right,
-        )
-        for at, name in enumerate(made.names)
-    )
+    shown = []
+    for at, name in enumerate(names):
+        left, last = at not in made.right, at == len(names) - 1
+        room = widths[at] + (0 if left else spare)
+        shown.append(TableColumn(name, room, left=left, frozen=at == 0, grows=last and left))
     rows: list[Row] = [tuple(Span(cell, "dim" if cell == DASH else "text") for cell in row) for row in texts]
-    table.show_columns(columns, rows)
+    table.show_columns(shown, rows)

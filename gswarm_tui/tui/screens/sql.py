@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from textual.app import ComposeResult
 from textual.events import Key
@@ -47,30 +46,21 @@ class ResultTable:
 
 def result_table(page: ResultPage) -> ResultTable:
     """Format a result; takes a while for large ones. Raises QueryError."""
+    columns, table = [], []
     with checked_depth():
-        texts = [_column(kind, [row[at] for row in page.rows]) for at, kind in enumerate(page.types)]
-    last = len(page.names) - 1
-    columns = tuple(
-        TableColumn(
-            clean(name),
-            _cells(name, texts[at], number=is_number(kind)),
-            "UTC" if kind.startswith("TIMESTAMP") else "",
-            left=not is_number(kind),
-            grows=at == last and not is_number(kind),
-        )
-        for at, (name, kind) in enumerate(zip(page.names, page.types, strict=True))
-    )
-    return ResultTable(columns, list(zip(*texts, strict=True)), page.total, page.seconds)
-
-
-def _column(kind: str, values: Sequence[Any]) -> list[Span]:
-    formatted = writer(kind, values[:SAMPLED])
-    return [Span(NOTHING, "dim") if value is None else Span(formatted(value)) for value in values]
-
-
-def _cells(name: str, spans: Sequence[Span], *, number: bool) -> int:
-    widest = max(width(clean(name)), *(width(span.text) for span in spans), 1)
-    return widest if number else min(widest, max(WIDEST, width(clean(name))))
+        for at, (name, kind) in enumerate(zip(map(clean, page.names), page.types, strict=True)):
+            values, number = [row[at] for row in page.rows], is_number(kind)
+            written = writer(kind, values[:SAMPLED])
+            spans = [Span(NOTHING, "dim") if value is None else Span(written(value)) for value in values]
+            widest = max(width(name), *(width(span.text) for span in spans), 1)
+            cells = widest if number else min(widest, max(WIDEST, width(name)))
+            unit, grows = (
+                "UTC" if kind.startswith("TIMESTAMP") else "",
+                at == len(page.names) - 1 and not number,
+            )
+            columns.append(TableColumn(name, cells, unit, left=not number, grows=grows))
+            table.append(spans)
+    return ResultTable(tuple(columns), list(zip(*table, strict=True)), page.total, page.seconds)
 
 
 @dataclass
@@ -129,14 +119,13 @@ class SqlScreen(ViewerScreen):
 
     async def _load_names(self, queries: RecordingQueries) -> None:
         """Load the names of tables and columns for completion."""
-        try:
+        # Without them, completion still offers keywords and functions.
+        with suppress(UserError):
             async with self._one_query:
                 page = await asyncio.to_thread(queries.query, COLUMNS_QUERY)
-        except UserError:  # completion still offers keywords and functions
-            return
-        if self.is_attached:
-            columns = ((str(table), str(column)) for table, column in page.rows)
-            self.query_one(Editor).completer = SqlCompleter(columns)
+            if self.is_attached:
+                columns = ((str(table), str(column)) for table, column in page.rows)
+                self.query_one(Editor).completer = SqlCompleter(columns)
 
     # View
 
