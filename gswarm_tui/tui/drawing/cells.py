@@ -233,5 +233,5 @@ class _Drawing:
             if len(words) > room and standing is Standing.LOST:
                 words = f"{SIGNS[standing]} {quantities.age(self._pen.now - node.since)}"
         role = ROLES[standing] if standing is not Standing.LIVE else "dim"
-        style = self._colours["cursor"] if self._on(row) and not self._layout.name else self._colours[role]
-        self.put(pad(words, room), style, room)
+        role = "cursor" if self._on(row) and not self._layout.name else role
+        self.put(pad(words, room), self._colours[role], room)

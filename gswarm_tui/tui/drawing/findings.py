@@ -43,11 +43,11 @@ def first_line(findings: Sequence[Finding], cells: int) -> Line:
     first = dict.fromkeys((0, signal, *cost))
     if width(" · ".join(parts[at] for at in first)) > room:
         parts[signal] = parts[signal].partition(", ")[0]
-    shown: set[int] = set()
+    shown = [0]
     for at in dict.fromkeys((*first, *range(len(parts)))):
-        if width(" · ".join(parts[each] for each in sorted({*shown, at}))) <= room:
-            shown.add(at)
-    who, *more = (parts[at] for at in sorted(shown or {0}))
+        more_shown = sorted({*shown, at})
+        shown = more_shown if width(" · ".join(parts[each] for each in more_shown)) <= room else shown
+    who, *more = (parts[at] for at in shown)
     words = clip("".join(f" · {part}" for part in more), room - width(who))
     line = [Span(f" {sign} ", role), Span(clip(who, room), "title"), Span(words)]
     click = "app.findings()"

@@ -17,8 +17,8 @@ from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.dialogs import FormDialog, FormField, ask
 from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
 
-SEVERITIES = (INFO, WARNING, ERROR)
 LEAST = {INFO: "all", WARNING: "warnings and errors", ERROR: "errors"}
+SEVERITIES = tuple(LEAST)
 GLYPHS = {INFO: ("·", "dim"), WARNING: ("▲", "warning"), ERROR: ("╳", "error")}
 EVENT_TABLE = (
     TableColumn("time", 8, left=True, frozen=True),

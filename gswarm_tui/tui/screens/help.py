@@ -147,11 +147,8 @@ _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("■", "profile", (SESSIONS,)),
     ("›", "session ahead: it starts after the time shown", (SESSIONS,)),
     ("▲", "throttled GPU; beside a node's name: one of its GPUs is throttled", (FLEET, NODE)),
-    (
-        "W a i c s T H . ?",
-        "key c: working, waiting for others, input, checkpoint, starting, throttled, hung, idle, unexplained",
-        (FLEET,),
-    ),
+    ("W a i c s", "key c: working, waiting for others, waiting for input, checkpoint, starting", (FLEET,)),
+    ("T H . ?", "key c: throttled, hung, idle, unexplained", (FLEET,)),
     ("!", "a GPU that a finding names; beside a node's name: one of its GPUs", (FLEET,)),
     ("╳ ▲ ·", "finding that ends the job, that costs time, that costs nothing", _WITH_FINDINGS),
     ("[▂]", "GPU or node that the finding names, among its peers", (FINDING,)),

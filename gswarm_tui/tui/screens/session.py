@@ -89,12 +89,10 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         lines += wrapped(summary.period.note, cells) if summary.period.note else []
         lines += [(Span(""),), *labelled(summary_text.summary_lines(summary), cells)]
         began, ended = self.session.started_at, self.session.ended_at or math.inf
-        found = [
-            one for one in self.fleet.findings.values() if one.since < ended and (one.until or ended) > began
-        ]
-        named = [(one.severity, what(one)) for one in in_order(found)[:FINDINGS_SHOWN]]
-        lines += [(Span(""),), *labelled(named, cells)] if named else []
-        return lines
+        every = in_order(self.fleet.findings.values())
+        found = [one for one in every if one.since < ended and (one.until or ended) > began]
+        named = [(one.severity, what(one)) for one in found[:FINDINGS_SHOWN]]
+        return lines + ([(Span(""),), *labelled(named, cells)] if named else [])
 
     def _fill(self, table: TableView, details: SessionDetails) -> None:
         summary = details.summary

@@ -17,10 +17,8 @@ from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.widgets.lines import Bar
 
-HINT = (
-    f"{ENTER} keep   esc clear   util<5 & power>300   gpu0*   state:lost   !mine   rank:0-7   iowait>20   "
-    "(a | b)"
-)
+_KEYS, _FORMS = f"{ENTER} keep   esc clear", "util<5 & power>300   gpu0*   state:lost   !mine   rank:0-7"
+HINT = f"{_KEYS}   {_FORMS}   iowait>20   (a | b)"
 
 
 class FilterLine(Vertical):
@@ -96,5 +94,5 @@ class FilterLine(Vertical):
 
     def show_no_match(self, reason: str) -> None:
         """Show that no GPU and no node matches, and the reason where one is known."""
-        words = f" nothing matches: {reason}" if reason else " nothing matches"
+        words = " nothing matches" + (f": {reason}" if reason else "")
         self.query_one("#filter-message", Bar).show([Span(clean(words), "warning")])
