@@ -40,7 +40,7 @@ def site_mail(source: QuerySource, period: Period, findings: Sequence[Finding]) 
     xids = source.query(_XIDS, period.recording_id, period.started_at, period.until).rows()
     job = f"job {period.job}" if period.job else "job"
     nodes = list(dict.fromkeys(name for one in chosen for name in one.nodes))
-    titles = list(dict.fromkeys(_title(one) for one in chosen))
+    titles = list(dict.fromkeys(BY_KIND[one.kind].title for one in chosen))
     lines = [f"Subject: {', '.join(nodes)}: {first_of(titles, 1)}", "", "Hello,", ""]
     lines.append(f"my {job} ran into the following; all times are UTC.")
     for finding in chosen:
@@ -60,7 +60,7 @@ def site_mail(source: QuerySource, period: Period, findings: Sequence[Finding]) 
 def _facts(finding: Finding, gpus: dict[tuple[Any, Any], dict[str, Any]]) -> list[str]:
     where = finding.subject if finding.node is None else finding.node
     gpu = gpus.get((finding.node, finding.gpu))
-    lines = [f"{where}: {_title(finding)}"]
+    lines = [f"{where}: {BY_KIND[finding.kind].title}"]
     if gpu is not None:
         lines.append(
             f"- GPU {gpu_label(finding.gpu or 0)}, {gpu['name']}, {gpu['uuid']}, PCI {gpu['pci_bus_id']}, "
@@ -75,7 +75,3 @@ def _facts(finding: Finding, gpus: dict[tuple[Any, Any], dict[str, Any]]) -> lis
     if finding.gpu_hours > 0:
         lines.append(f"- cost so far: {gpu_time(3600 * finding.gpu_hours)}")
     return [*lines, f"- rule: {finding.kind} ({finding.source})"]
-
-
-def _title(finding: Finding) -> str:
-    return BY_KIND[finding.kind].title if finding.kind in BY_KIND else finding.kind

@@ -9,34 +9,36 @@ from gswarm_tui.fleet.history import Floats
 from gswarm_tui.insight.window import Mask, Window
 
 COSTS = 0.085
-"""A loss from which a GPU or node counts as slow: steps that take 10 % longer lose 9 % of the time, of
-which noise may hide a little. Less is no fault: GPUs differ by up to 14 % in a GEMM (arXiv 2510.15596)."""
+"""Share of the work that a slow GPU or node costs at least: steps that take 10 % longer lose 9 % of the
+time, and noise hides a little. Healthy GPUs differ by up to 14 % in a GEMM (arXiv 2510.15596)."""
 RECENT_S, BEFORE_S = 60.0, 3600.0
 PACE = {"nvlink_mb_s": 50.0, "ib_mb_s": 50.0, "pcie_mb_s": 50.0, "net_mb_s": 500.0, "mem_util_pct": 5.0}
-"""Signals that fall when the job gets slower, as all GPUs move fewer bytes, and what says nothing about it:
-over Ethernet also go logs and the heartbeats of file systems, at the same rate however slow the job is."""
+"""Signals that fall when the job gets slower, as all GPUs move fewer bytes, with the least usual value that
+counts: Ethernet also carries logs and heartbeats of file systems, however slow the job is."""
 LEAST_PCT = 5.0
-"""A GPU that computes for less of the time says nothing about its peers."""
+"""A GPU that computes for a smaller share of the time isn't compared with its peers."""
 STEADY, EXACT = 0.15, 0.06
-"""Means of minutes that differ by more than this share from one to the next say nothing, either. The bytes
-decide alone if they differ by less than the second share; steps of half a minute make them rough."""
+"""A signal counts if its means differ by less than the first share from one minute to the next. Bytes decide
+alone below the second share; steps of half a minute make them rougher than that."""
 DIP = 0.25
-"""Steps in which GPUs do less than this share of what is usual are checkpoints or evaluations."""
+"""GPUs that do less than this share of their usual work save a checkpoint or evaluate."""
 WORK = ("mem_util_pct", "dram_active_pct", "sm_active_pct", "tensor_active_pct")
 """Signals that are high while a GPU computes and low while it waits in a collective operation."""
 
 
 def slowdown(window: Window, since: float) -> float | None:
-    """Return by which share the job is slower since a time than before, None where it can't be measured.
+    """Return the share of its work that the job has lost since a time, None where it can't be measured.
 
-    0.11 means that it does 11 % less work. The last minute, or up to four if it is older, is compared with
-    the better minutes of the hour before: a slow minute in it doesn't hide a loss.
+    The last minute, or up to four if the time is longer ago, is compared with the better minutes of the hour
+    before, so that a slow minute of that hour doesn't hide a loss.
     """
-    scale = window.scale
-    recent = max(1, round(min(240.0 * scale, max(RECENT_S * scale, window.now - since)) / window.step_s))
-    older = max(recent, round((window.now - since) / window.step_s))
+    # All lengths are numbers of steps.
+    scale, ago_s = window.scale, window.now - since
+    minute = max(1, round(RECENT_S * scale / window.step_s))
+    recent = max(1, round(min(240.0 * scale, max(RECENT_S * scale, ago_s)) / window.step_s))
+    older = max(recent, round(ago_s / window.step_s))
     length = min(older + round(BEFORE_S * scale / window.step_s), window.started_steps)
-    if length < older + max(2, round(RECENT_S * scale / window.step_s)):
+    if length < older + max(2, minute):
         return None
     by_marks = _fewer_marks(window, since, length * window.step_s)
     if by_marks is not None:
@@ -50,7 +52,6 @@ def slowdown(window: Window, since: float) -> float | None:
         kept = np.where(usual[-len(series) :], series, np.nan)
         before, after = kept[:-older], kept[-recent:]
         after = after[np.isfinite(after)]
-        minute = max(1, round(RECENT_S * scale / window.step_s))
         parts = max(2, len(before) // minute)
         starts, known = np.arange(parts) * len(before) // parts, np.isfinite(before)
         sums, counts = (
@@ -61,7 +62,7 @@ def slowdown(window: Window, since: float) -> float | None:
         if len(means) < 2 or not len(after):
             continue
         reference = float(np.percentile(means, 75))
-        # From one minute to the next, so that a slowdown in these minutes doesn't count as noise.
+        # The noise is that from one minute to the next, as a slowdown within the hour is none.
         varies = float(np.median(np.abs(np.diff(means)))) / max(1e-9, reference)
         if reference >= least and varies < STEADY:
             found.append((varies, max(0.0, 1.0 - float(after.mean()) / reference)))
@@ -69,9 +70,9 @@ def slowdown(window: Window, since: float) -> float | None:
 
 
 def working(window: Window, length: int, recent: int) -> Mask:
-    """Return in which of the last steps the job works, and is in no dip as in a checkpoint.
+    """Return in which of the last steps the job works, without dips such as checkpoints.
 
-    If it hardly does in the ``recent`` newest ones, these are no dip.
+    If most of the ``recent`` newest steps are low, these are no dip.
     """
     dips = np.zeros(length, dtype=bool)
     for signal in ("util_pct", "mem_util_pct"):
@@ -101,10 +102,10 @@ def _fewer_marks(window: Window, since: float, length_s: float) -> float | None:
 
 
 def leads(window: Window, seconds: float) -> tuple[str, Floats]:
-    """Return by which share each GPU's peers are idle while it works, and the signal that shows it best.
+    """Return the signal that shows waiting best, and by which share each GPU's peers are idle while it works.
 
-    In lock-step the slow one waits least, so that it is busy for the longest time. All NaN where no signal
-    is measured.
+    In lock-step, the slow GPU waits least, so that it is busy for the longest time. The shares are NaN where
+    no signal is measured.
     """
     found, settled = (WORK[0], np.full(len(window.gpus), np.nan)), window.settled
     for signal in WORK:

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection
 
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_tui.fleet.findings import NOTE, Finding
+from gswarm_tui.fleet.findings import Finding
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.insight.effect import behind_peers
 from gswarm_tui.insight.window import OWN_CPU, WRITTEN, Mask, Window
 
 CAUSES = (
-    "working",
-    "waiting",
-    "input",
-    "checkpoint",
-    "starting",
-    "throttled",
-    "hung",
-    "idle",
-    "unexplained",
+    *("working", "waiting", "input", "checkpoint", "starting"),
+    *("throttled", "hung", "idle", "unexplained"),
 )
 """Causes of a GPU's time. "waiting" is for other GPUs; "unexplained" includes time without samples."""
 WORKING, WAITING, INPUT, CHECKPOINT, STARTING, THROTTLED, HUNG, IDLE, UNEXPLAINED = range(len(CAUSES))
@@ -48,34 +40,18 @@ class Ledger:
         self.seconds = np.zeros(len(CAUSES))
         self.now: npt.NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
         self._levels = np.empty((2, 0))
-        self._recent: deque[tuple[float, npt.NDArray[np.floating]]] = deque(maxlen=120)
-        self._hung = False
 
     def add(self, window: Window, findings: Collection[Finding], *, starting: bool) -> None:
-        """Add the window's newest step; ``findings`` are those that hold now and slow the job."""
+        """Add the window's newest step; ``findings`` are those that slow the job now."""
         count = len(window.gpus)
         if self._levels.shape[1] != count:
             self._levels = np.full((2, count), np.nan)
-        slowed = any(one.severity != NOTE for one in findings)
-        if not slowed and window.steps % max(1, round(60 * window.scale / window.step_s)) == 0:
+        if not findings and window.steps % max(1, round(60 * window.scale / window.step_s)) == 0:
             self._levels = _levels(window, self._levels)
         cause, lost = causes(window, findings, self._levels, starting=starting)
-        self.now = np.where(lost >= (0.05 if slowed else UNEVEN), cause, WORKING).astype(np.uint8)
-        step = np.bincount(cause, lost, len(CAUSES)) * window.step_s
-        step[WORKING] += (count - lost.sum()) * window.step_s
-        self.seconds += step
-        self._recent.append((window.now, step))
-        self._put_right(findings)
-
-    def _put_right(self, findings: Collection[Finding]) -> None:
-        """Count what is known as a hang only now as hung since it began."""
-        hung = [one.since for one in findings if one.kind == "hang"]
-        for at, step in self._recent if hung and not self._hung else ():
-            if at > min(hung):
-                moved = np.where(np.isin(range(len(CAUSES)), (WORKING, WAITING, INPUT)), step, 0.0)
-                self.seconds -= moved
-                self.seconds[HUNG] += moved.sum()
-        self._hung = bool(hung)
+        self.now = np.where(lost >= (0.05 if findings else UNEVEN), cause, WORKING).astype(np.uint8)
+        self.seconds += np.bincount(cause, lost, len(CAUSES)) * window.step_s
+        self.seconds[WORKING] += (count - lost.sum()) * window.step_s
 
     def totals(self) -> dict[str, float]:
         """Return the GPU-seconds of each cause."""
@@ -106,18 +82,18 @@ def causes(
         for name in ("util_pct", "mem_util_pct", "power_w", "sm_clock_mhz")
     )
     active, low, unknown = window.active, util < STARVED_PCT, np.isnan(util)
-    slowed = any(one.severity != NOTE for one in findings)
     with np.errstate(invalid="ignore", divide="ignore"):
         by_power = (power / levels[1] - SPIN_POWER) / (1 - SPIN_POWER)
         work = np.where(np.isfinite(memory) & (levels[0] >= 5), memory / levels[0], by_power)
         lost = np.clip(1 - np.where(np.isnan(work), 1.0, work), 0.0, 1.0)
-        lost = np.where(slowed | (lost >= UNEVEN), lost, 0.0)
+        lost = np.where(bool(findings) | (lost >= UNEVEN), lost, 0.0)
     # A single GPU has nobody to wait for.
     cause = np.full(len(util), WAITING if active.sum() > 1 else UNEXPLAINED, dtype=np.intp)
-    for column in _culprits(window, findings):
-        lost = np.maximum(
-            lost, np.where(np.arange(len(lost)) == column, 0.0, behind_peers(window, column) or 0.0)
-        )
+    culprits = {(one.node, one.gpu) for one in findings if one.gpu is not None}
+    for column, gpu in enumerate(window.gpus) if culprits else ():
+        if (gpu.node, gpu.facts.index) in culprits:
+            others = np.arange(len(lost)) != column
+            lost = np.maximum(lost, np.where(others, behind_peers(window, column) or 0.0, 0.0))
     # A GPU that does little, and doesn't spin for others, is fed too little, or is between two phases.
     if (active & low).any():
         busy, blocked, _ = waits_for_input(window, step_s)
@@ -126,7 +102,8 @@ def causes(
         slowly = busy[window.node_at] & (util >= IDLE_PCT)
         cause = np.where(low, np.select([feeds, waits, slowly], [INPUT, WAITING, INPUT], IDLE), cause)
     lost = np.where(low, np.where(util < IDLE_PCT, 1.0, 1 - util / 100), lost)
-    held = _held_down(window, step_s)
+    names = [f"{how}_{what}_pct" for how in ("throttle", "reason") for what in ("thermal", "brake", "power")]
+    held = np.any([window.gpu(name, step_s)[-1] > 10 for name in names], axis=0)
     usual = np.nanmedian(clock[active]) if np.isfinite(clock[active]).any() else np.nan
     throttled = active & held & (clock < 0.9 * usual)
     cause, lost = np.where(throttled, THROTTLED, cause), np.where(throttled, 1 - clock / usual, lost)
@@ -140,20 +117,6 @@ def causes(
     cause[~active], lost[~active] = IDLE, 1.0
     cause[unknown], lost[unknown] = UNEXPLAINED, 1.0
     return cause, lost
-
-
-def _culprits(window: Window, findings: Collection[Finding]) -> list[int]:
-    """Return the columns of the GPUs that findings name."""
-    named = {(one.node, one.gpu) for one in findings if one.severity != NOTE and one.gpu is not None}
-    return [at for at, gpu in enumerate(window.gpus) if (gpu.node, gpu.facts.index) in named] if named else []
-
-
-def _held_down(window: Window, step_s: float) -> Mask:
-    """Return which GPUs heat, a brake or a power limit held down in the newest step."""
-    names = ("thermal", "brake", "power")
-    signals = [f"throttle_{name}_pct" for name in names] + [f"reason_{name}_pct" for name in names]
-    held: Mask = np.any([window.gpu(one, step_s)[-1] > 10 for one in signals], axis=0)
-    return held
 
 
 def waits_for_input(window: Window, seconds: float) -> tuple[Mask, Mask, float]:

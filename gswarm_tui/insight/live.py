@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from operator import is_
 
 import numpy as np
-import numpy.typing as npt
 
-from gswarm_agent.frame import WARNING, Processes
+from gswarm_agent.frame import WARNING, Hello
 from gswarm_agent.metrics import GPU_COLUMNS, HOST, HOST_COLUMNS, MOUNTS, PORTS, PROCESSES
 from gswarm_tui.fleet.events import Event, EventLogged, FindingChanged, FleetExamined
 from gswarm_tui.fleet.findings import Finding
 from gswarm_tui.fleet.history import Floats
-from gswarm_tui.fleet.node import NodeState, Standing
+from gswarm_tui.fleet.node import Standing
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.insight.catalogue import RULES
-from gswarm_tui.insight.coverage import not_measured
-from gswarm_tui.insight.rule import Rule, guarded
+from gswarm_tui.insight.rule import Rule
 from gswarm_tui.insight.signals import GPU_SIGNALS, HOST_SIGNALS, NEWEST, Signal
 from gswarm_tui.insight.watch import Watch
-from gswarm_tui.insight.window import LARGE, STEP_S, NodeInfo, Step, Window
+from gswarm_tui.insight.window import LARGE, STEP_S, NodeInfo, Window
 
 LOOK_S = 1.0
 """The fleet's newest values are read this often."""
@@ -33,28 +33,20 @@ NO_CAUSE = 255
 _LOG = logging.getLogger(__name__)
 
 
-class _Gather:
-    """Takes signals from columns: arrays (columns, rows) become (signals, rows)."""
-
-    def __init__(self, signals: Sequence[Signal], columns: Sequence[str]) -> None:
-        self._first = [columns.index(signal.columns[0]) for signal in signals]
-        self._added = [
-            (at, columns.index(name)) for at, signal in enumerate(signals) for name in signal.columns[1:]
-        ]
-        self._bits = [(at, signal.bits) for at, signal in enumerate(signals) if signal.bits]
-
-    def __call__(self, values: Floats) -> Floats:
-        out: Floats = values[self._first]
-        for at, column in self._added:
-            out[at] += values[column]
-        for at, bits in self._bits:
-            held = np.nan_to_num(out[at]).astype(np.int64) & bits != 0
-            out[at] = np.where(np.isnan(out[at]), np.nan, 100.0 * held)
-        return out
-
-
-_GATHERS = _Gather(GPU_SIGNALS, GPU_COLUMNS), _Gather(HOST_SIGNALS, HOST_COLUMNS)
+_PLACES = tuple({name: at for at, name in enumerate(columns)} for columns in (GPU_COLUMNS, HOST_COLUMNS))
 _NEWEST = [GPU_COLUMNS.index(name) for name in NEWEST]
+
+
+def _gather(signals: Sequence[Signal], place: Mapping[str, int], values: Floats) -> Floats:
+    """Return the signals (signals, rows) of columns (columns, rows)."""
+    out: Floats = values[[place[signal.columns[0]] for signal in signals]]
+    for at, signal in enumerate(signals):
+        for name in signal.columns[1:]:
+            out[at] += values[place[name]]
+        if signal.bits:
+            held = np.nan_to_num(out[at]).astype(np.int64) & signal.bits != 0
+            out[at] = np.where(np.isnan(out[at]), np.nan, 100.0 * held)
+    return out
 
 
 class LiveWatch:
@@ -81,16 +73,12 @@ class LiveWatch:
         self._looked_at = self._step_began = self._now = 0.0
         self._look_s = LOOK_S * scale
         self._nodes = list(fleet.nodes.values())
-        self._hellos: list[object] = []
-        self._infos: dict[str, NodeInfo] = {}
+        self._hellos: list[Hello | None] = [None for _ in self._nodes]
         self.window = Window(tuple(fleet.nodes), {}, self._step_s, scale, pp, user)
-        self.watch = Watch(guarded(rules, self._leave_out), first_id)
-        self._rules = rules
+        self.watch = Watch(rules, self._leave_out, first_id)
         self._turn, self._turns = 0, min(max(len(self._nodes) // NODES_A_TURN, LEAST_TURNS), MOST_TURNS)
-        self._read: dict[str, Processes | None] = {}
         self._listings: dict[str, object] = {}
         self._missing: dict[str, list[str]] = {}
-        self._causes_of: tuple[bytes, dict[str, bytes]] = b"", {}
         self._failed = False
         self._lay_out()
 
@@ -119,32 +107,21 @@ class LiveWatch:
         self._publish(EventLogged(self._now, "notice", WARNING, message))
 
     def _look(self, now: float) -> None:
-        self._note_hellos()
-        if not self._step_began:
-            self._step_began = now
+        hellos = [node.hello for node in self._nodes]
+        if not all(map(is_, hellos, self._hellos)):
+            self._hellos = hellos
+            self.window.lay_out(
+                {node.name: NodeInfo(node.hello, node.mine) for node in self._nodes if node.hello is not None}
+            )
+            self._lay_out()
+        self._step_began = self._step_began or now
         self._add(now)
         self._read_lists()
         if now - self._step_began >= 0.99 * self._step_s:
             self._complete(now)
 
-    def _note_hellos(self) -> None:
-        """Take over what nodes say of themselves; other GPUs need another window."""
-        hellos = [node.hello for node in self._nodes]
-        if len(hellos) == len(self._hellos) and all(map(lambda a, b: a is b, hellos, self._hellos)):
-            return
-        self._hellos = [*hellos]
-        infos = {node.name: NodeInfo(node.hello, node.mine) for node in self._nodes if node.hello is not None}
-        before, self._infos = self._infos, infos
-        if {name: _gpus_of(info) for name, info in infos.items()} == {
-            name: _gpus_of(info) for name, info in before.items()
-        }:
-            self.window.infos = infos
-            return
-        self.window = self.window.rebuilt(infos)
-        self._lay_out()
-
     def _lay_out(self) -> None:
-        """Assign the window's columns to nodes: each has a run of them."""
+        """Assign the window's columns to nodes, each a run of them, and begin the step again."""
         window = self.window
         rows = np.array([gpu.row for gpu in window.gpus], dtype=np.intp)
         ends = np.cumsum(np.bincount(window.node_at, minlength=len(window.nodes)), dtype=np.intp).tolist()
@@ -158,9 +135,9 @@ class LiveWatch:
         self._clear()
 
     def _clear(self) -> None:
+        """Begin a step: sums and counts of each signal, for GPUs and for nodes."""
         gpus, nodes = len(self.window.gpus), len(self.window.nodes)
-        self._sums = [np.zeros((len(GPU_SIGNALS), gpus)), np.zeros((len(HOST_SIGNALS), nodes))]
-        self._counts = [np.zeros(sums.shape, dtype=np.int32) for sums in self._sums]
+        self._step = np.zeros((2, len(GPU_SIGNALS), gpus)), np.zeros((2, len(HOST_SIGNALS), nodes))
         self._newest = np.full((len(NEWEST), gpus), np.nan)
 
     def _add(self, now: float) -> None:
@@ -172,47 +149,37 @@ class LiveWatch:
                 hosts[:, at] = node.host
             else:
                 values[:, columns] = hosts[:, [at]] = np.nan
-        for at, part in enumerate((values, hosts)):
-            new = _GATHERS[at](part)
+        for at, (signals, part) in enumerate(((GPU_SIGNALS, values), (HOST_SIGNALS, hosts))):
+            new = _gather(signals, _PLACES[at], part)
             known = np.isfinite(new)
-            self._sums[at] += np.where(known, new, 0.0)
-            self._counts[at] += known
+            sums, counts = self._step[at]
+            sums += np.where(known, new, 0.0)
+            counts += known
         newest = values[_NEWEST]
         np.copyto(self._newest, newest, where=np.isfinite(newest))
 
     def _read_lists(self) -> None:
-        """Read processes, ports and mounts of some nodes, so that all had their turn after some looks."""
+        """Read processes, ports and mounts of some nodes: decoding new ones takes long in a large fleet."""
         self._turn = (self._turn + 1) % self._turns
+        window = self.window
         for node in self._nodes[self._turn :: self._turns]:
-            self._read_lists_of(node)
-
-    def _read_lists_of(self, node: NodeState) -> None:
-        window, name = self.window, node.name
-        table = node.process_table if PROCESSES in node.metrics else None
-        # Decoding takes long, and most tables are those of the last turn.
-        if name not in self._read or table is not self._read[name]:
-            self._read[name] = table
-            window.processes[name] = None if table is None else node.processes
-        if HOST in node.metrics and node.listings and node.listings is not self._listings.get(name):
-            self._listings[name] = node.listings
-            window.ports[name] = node.listed(PORTS)
-            window.mounts[name] = node.listed(MOUNTS)
+            name, listed = node.name, PROCESSES in node.metrics and node.process_table is not None
+            window.processes[name] = node.processes if listed else None
+            if HOST in node.metrics and node.listings and node.listings is not self._listings.get(name):
+                self._listings[name] = node.listings
+                window.ports[name] = node.listed(PORTS)
+                window.mounts[name] = node.listed(MOUNTS)
 
     def _complete(self, now: float) -> None:
         self._step_began = now
         with np.errstate(invalid="ignore", divide="ignore"):
-            gpus, hosts = (
-                (sums / counts).astype(np.float32)
-                for sums, counts in zip(self._sums, self._counts, strict=True)
-            )
-        self.window.push(Step(now, gpus, hosts, self._newest))
+            gpus, hosts = ((sums / counts).astype(np.float32) for sums, counts in self._step)
+        self.window.push(now, gpus, hosts, self._newest)
         self._clear()
         for finding in self.watch.look(self.window):
-            # Viewers and the file take plain values only.
-            plain = finding.plain() | {"dismissed": self._is_dismissed(finding)}
-            self._publish(FindingChanged(now, Finding.from_plain(plain)))
+            self._publish(FindingChanged(now, replace(finding, dismissed=self._is_dismissed(finding))))
         if self.window.steps % COVERAGE_STEPS == 1:
-            self._missing = not_measured(self.window, self._rules)
+            self._missing = self.watch.not_measured(self.window)
         self._publish(FleetExamined(now, self.watch.ledger.totals(), self._causes(), self._missing))
 
     def _is_dismissed(self, finding: Finding) -> bool:
@@ -222,26 +189,10 @@ class LiveWatch:
         return next((one.dismissed for one in known if (one.kind, one.node, one.gpu) == whom), False)
 
     def _causes(self) -> dict[str, bytes]:
-        causes = self.watch.ledger.now.tobytes()
-        if causes != self._causes_of[0]:
-            self._causes_of = (
-                causes,
-                {
-                    node.name: _by_row(self.watch.ledger.now[columns], rows, len(node.facts))
-                    for node, columns, rows in self._places
-                },
-            )
-        return self._causes_of[1]
-
-
-def _gpus_of(info: NodeInfo) -> tuple[object, ...]:
-    return info.hello.gpus, info.mine
-
-
-def _by_row(causes: npt.NDArray[np.uint8], rows: npt.NDArray[np.intp], count: int) -> bytes:
-    """Return the causes of a node's GPUs in the order of its rows."""
-    if len(rows) == count:
-        return causes.tobytes()
-    of_rows = np.full(count, NO_CAUSE, dtype=np.uint8)
-    of_rows[rows] = causes
-    return of_rows.tobytes()
+        """Return the causes of each node's GPUs in the order of its rows."""
+        found = {}
+        for node, columns, rows in self._places:
+            of_rows = np.full(len(node.facts), NO_CAUSE, dtype=np.uint8)
+            of_rows[rows] = self.watch.ledger.now[columns]
+            found[node.name] = of_rows.tobytes()
+        return found

@@ -58,15 +58,12 @@ class Rows:
 
     def now(self, column: str) -> Floats:
         """Return the newest values of a column."""
-        values: Floats = self._now[self._columns.index(column)]
-        return values
+        return self._now[self._columns.index(column), :]
 
     def first(self, column: str) -> Floats:
         """Return the first values of a column that were known."""
-        values: Floats = self._first[self._columns.index(column)]
-        return values
+        return self._first[self._columns.index(column), :]
 
     def minutes(self, column: str, count: int) -> Floats:
         """Return a column at the last minutes, oldest first: (minutes, rows)."""
-        values: Floats = self._minutes[-count:, self._columns.index(column)]
-        return values
+        return self._minutes[-count:, self._columns.index(column)]

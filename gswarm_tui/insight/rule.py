@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-import numpy as np
-
-from gswarm_tui.fleet.findings import Evidence, Finding
+from gswarm_tui.fleet.findings import MAX_TIME, Evidence
 from gswarm_tui.insight.window import Window
 
-LOCAL, ODD_ONE, ALIKE, UNKNOWN = "local fact", "odd one out", "all alike", "cannot tell"
-APART = "apart"
-ORDER = (LOCAL, ODD_ONE, ALIKE, UNKNOWN)
+LOCAL, ODD_ONE, ALIKE, UNKNOWN = ORDER = ("local fact", "odd one out", "all alike", "cannot tell")
 """The order in which rules name the culprit of a slow job; the first that matches silences those after it.
 
 An odd one out is silenced only where something else names that GPU or node: two may be slow at once.
 """
+APART = "apart"
 
 
 @dataclass(frozen=True)
@@ -45,6 +42,11 @@ class Match:
     advice: str = ""
     lasts: bool = True
 
+    def __post_init__(self) -> None:
+        """Check the numbers. Raises ValueError."""
+        if not 0 <= self.since < MAX_TIME or not math.isfinite(self.lost):
+            raise ValueError("its time or its cost is no number")
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -71,38 +73,3 @@ class Rule:
     wrong_when: str
     find: Callable[[Window], Iterable[Match]]
     early: bool = False
-
-
-def _check(rule: Rule, match: Match, window: Window) -> None:
-    """Check a match before anything is made of it. Raises an exception of any kind for a malformed one."""
-    gpu = None if match.column is None else window.gpus[match.column].facts.index
-    advice = match.advice.format(node="", gpu="", nodes="")
-    severity, lost = match.severity or rule.severity, float(match.lost)
-    who, says = (match.node, gpu, None, match.nodes), (match.signal, match.evidence, advice, rule.source)
-    finding = Finding("", rule.kind, severity, *who, match.since, None, lost, *says)
-    Finding.from_plain(finding.plain())
-
-
-def guarded(rules: Sequence[Rule], failed: Callable[[Rule, Exception], None]) -> tuple[Rule, ...]:
-    """Return rules that can't raise.
-
-    One that fails or yields a malformed match is reported once and finds nothing from then on.
-    """
-    broken: set[str] = set()
-
-    def find(rule: Rule, window: Window) -> Iterable[Match]:
-        if rule.kind in broken:
-            return ()
-        try:
-            # Values that aren't measured are NaN, and shares of them are, too.
-            with np.errstate(all="ignore"):
-                matches = list(rule.find(window))
-            for match in matches:
-                _check(rule, match, window)
-            return matches
-        except Exception as error:
-            broken.add(rule.kind)
-            failed(rule, error)
-            return ()
-
-    return tuple(replace(rule, find=partial(find, rule)) for rule in rules)

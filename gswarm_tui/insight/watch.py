@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+import numpy as np
+
 from gswarm_agent.frame import gpu_label
-from gswarm_tui.common.errors import UserError, quote
 from gswarm_tui.common.quantities import first_of, held
 from gswarm_tui.fleet.findings import NOTE, SEVERITIES, WASTE, Finding
 from gswarm_tui.insight.ledger import Ledger
@@ -30,23 +31,15 @@ NAMED = 3
 
 SPEED = "GSWARM_TUI_RULES_SPEED"
 """Environment variable by which tests shorten all times of the rules, as in 20 for a 20th."""
-MOST_SPEED = 1000
 
 
 def time_scale(environ: Mapping[str, str]) -> float:
-    """Return the factor for all times of the rules, 1 unless a test shortens them. Raises UserError."""
-    text = environ.get(SPEED) or "1"
-    try:
-        speed = float(text)
-    except ValueError:
-        speed = math.nan
-    if not 1 <= speed <= MOST_SPEED:
-        raise UserError(f"{SPEED}: {quote(text)} isn't a number from 1 to {MOST_SPEED}.")
-    return 1.0 / speed
+    """Return the factor for all times of the rules, 1 unless a test shortens them."""
+    return 1.0 / float(environ.get(SPEED) or 1)
 
 
 class Named(NamedTuple):
-    """A match, its rule, and the index of its GPU; the match's column means another GPU after a change."""
+    """A match with its severity, its rule, and the index of its GPU, as columns change."""
 
     rule: Rule
     match: Match
@@ -68,17 +61,19 @@ class _Open:
 
 
 class Watch:
-    """Findings of one fleet, kept by evaluating rules after each step.
+    """Findings of one fleet, kept by evaluating rules after each step; they keep their ids.
 
-    ``changed`` holds those to publish after ``look``; they keep their ids. ``first_id`` numbers them.
+    ``first_id`` numbers them. A rule that fails is reported to ``failed`` once, and left out from then on.
     """
 
-    def __init__(self, rules: Sequence[Rule], first_id: int = 1) -> None:
-        self.rules = rules
+    def __init__(
+        self, rules: Sequence[Rule], failed: Callable[[Rule, Exception], None], first_id: int = 1
+    ) -> None:
         self.ledger = Ledger()
+        self._rules = sorted(rules, key=_stage)
+        self._at = {rule.kind: at for at, rule in enumerate(self._rules)}
         self._open: dict[tuple[str, str | None, int | None], _Open] = {}
-        self._at = {rule.kind: at for at, rule in enumerate(rules)}
-        self._next_id = first_id
+        self._failed, self._next_id = failed, first_id
         self._gpu_s = 0.0
 
     @property
@@ -91,18 +86,23 @@ class Watch:
         starting = window.starting
         window.open = frozenset(self._open)
         matches = list(self._matches(window, starting=starting))
-        changed = [self._take(window, rule, match) for rule, match in matches]
+        changed = [self._take(window, named) for named in matches]
         changed += self._close(window)
-        slowing = [one.finding for one in self._open.values() if one.named.rule.stage in ORDER]
+        slowing = [
+            one.finding
+            for one in self._open.values()
+            if one.named.rule.stage in ORDER and one.finding.severity != NOTE
+        ]
         self.ledger.add(window, slowing, starting=starting)
         self._gpu_s += float(window.active.sum()) * window.step_s
         return [finding for finding in changed if finding is not None]
 
-    def end(self, at: float) -> list[Finding]:
-        """Close everything at the end of the recording; return the findings that were open."""
-        return [replace(one.finding, until=at) for one in self._open.values()]
+    def not_measured(self, window: Window) -> dict[str, list[str]]:
+        """Return the signals that rules need and that some nodes lack, with these nodes."""
+        signals = dict.fromkeys(signal for rule in self._rules for signal in rule.signals)
+        return {signal: nodes for signal in signals if (nodes := window.without(signal))}
 
-    def _matches(self, window: Window, *, starting: bool) -> Iterable[tuple[Rule, Match]]:
+    def _matches(self, window: Window, *, starting: bool) -> Iterable[Named]:
         """Return the matches of rules that may look now, in order, without those that others silence.
 
         Each GPU and node is named by one rule of ``ORDER``, the first. What is open counts as a match, as not
@@ -111,18 +111,29 @@ class Watch:
         every = max(1, round(SLOW_S * window.scale / window.step_s))
         due = window.steps % every == 0 and not starting
         named = [one.named for one in self._open.values() if one.finding.severity != NOTE]
-        for rule in sorted(self.rules, key=_stage):
-            for match in rule.find(window) if rule.early or due else ():
-                found = Named(rule, match, _gpu(window, match))
+        for rule in [one for one in self._rules if one.early or due]:
+            for match in self._find(rule, window):
+                gpu = None if match.column is None else window.gpus[match.column].facts.index
+                found = Named(rule, replace(match, severity=match.severity or rule.severity), gpu)
                 if not any(self._explains(window, one, found) for one in named):
-                    if _severity(rule, match) != NOTE:
+                    if found.match.severity != NOTE:
                         named.append(found)
-                    yield rule, match
+                    yield found
+
+    def _find(self, rule: Rule, window: Window) -> Sequence[Match]:
+        try:
+            # Values that aren't measured are NaN, and shares of them are, too.
+            with np.errstate(all="ignore"):
+                return list(rule.find(window))
+        except Exception as error:
+            self._rules.remove(rule)
+            self._failed(rule, error)
+            return ()
 
     def _explains(self, window: Window, one: Named, other: Named) -> bool:
         """Return whether a finding is why another one holds, which then says nothing new."""
-        first, second = ((_stage(of.rule), self._at[of.rule.kind]) for of in (one, other))
-        if first >= second or APART in (one.rule.stage, other.rule.stage):
+        is_later = self._at[one.rule.kind] >= self._at[other.rule.kind]
+        if is_later or APART in (one.rule.stage, other.rule.stage):
             return False
         same = one.match.node is not None and (one.match.node, one.gpu) == (other.match.node, other.gpu)
         if same or other.rule.stage == LOCAL:
@@ -138,46 +149,40 @@ class Watch:
         near = other.match.node in nodes and 2 * len(nodes) <= max(2, len(window.nodes))
         return near and (one.gpu is None or other.gpu is None)
 
-    def _take(self, window: Window, rule: Rule, match: Match) -> Finding | None:
+    def _take(self, window: Window, named: Named) -> Finding | None:
         """Open a finding or refresh it; return it if it is to be published."""
-        gpu = _gpu(window, match)
+        match = named.match
         rank = None if match.column is None else window.rank(match.column)
-        key = rule.kind, match.node, gpu
+        key = named.rule.kind, match.node, named.gpu
         known = self._open.get(key)
         if known is None:
-            before = max(0.0, window.now - match.since)
-            named, cost = Named(rule, match, gpu), match.lost * before
+            cost = match.lost * max(0.0, window.now - match.since)
             known = _Open(f"{self._next_id}", named, rank, window.now, cost, window.now)
-            if _severity(rule, match) != NOTE:
-                self._replace_explained(window, known)
-            known.finding = self._finding(window, known, window.now)
+            if match.severity != NOTE:
+                # A new finding takes over the cost of those that were found first and that it explains.
+                for one in [one for one in self._open.values() if self._explains(window, named, one.named)]:
+                    known.gpu_s, one.gpu_s, one.explained = max(known.gpu_s, one.gpu_s), 0.0, True
             self._open[key] = known
             self._next_id += 1
-            return known.finding
-        known.gpu_s += match.lost * (window.now - known.matched_at)
-        known.matched_at, known.rank = window.now, rank
-        since, severity = min(match.since, known.named.match.since), _severity(rule, match)
-        if known.gpu_s > 0:
-            # What has cost time stays waste, also while it costs nothing more at its end.
-            severity = min(severity, known.finding.severity, key=SEVERITIES.index)
-        known.named = Named(rule, replace(match, since=since, severity=severity), gpu)
-        fresh = window.now - known.published_at < CHANGED_S * window.scale
-        if fresh and severity == known.finding.severity:
-            return None
-        known.published_at = window.now
+        else:
+            known.gpu_s += match.lost * (window.now - known.matched_at)
+            known.matched_at, known.rank = window.now, rank
+            since, severity = min(match.since, known.named.match.since), match.severity
+            if known.gpu_s > 0:
+                # What has cost time stays waste, also while it costs nothing more at its end.
+                severity = min(severity, known.finding.severity, key=SEVERITIES.index)
+            known.named = named._replace(match=replace(match, since=since, severity=severity))
+            fresh = window.now - known.published_at < CHANGED_S * window.scale
+            if fresh and severity == known.finding.severity:
+                return None
+            known.published_at = window.now
         known.finding = self._finding(window, known, window.now)
         return known.finding
-
-    def _replace_explained(self, window: Window, new: _Open) -> None:
-        """Let a new finding take over the cost of those that were found first and that it explains."""
-        for one in self._open.values():
-            if self._explains(window, new.named, one.named):
-                new.gpu_s, one.gpu_s, one.explained = max(new.gpu_s, one.gpu_s), 0.0, True
 
     def _close(self, window: Window) -> Iterable[Finding]:
         for key, one in list(self._open.items()):
             # A job that has started is no longer starting; other findings may come back at once.
-            over = one.explained or (one.named[0].kind == STARTING and one.matched_at < window.now)
+            over = one.explained or (one.named.rule.kind == STARTING and one.matched_at < window.now)
             if over or window.now - one.matched_at >= OFF_S * window.scale:
                 del self._open[key]
                 one.finding = self._finding(window, one, one.matched_at)
@@ -186,7 +191,7 @@ class Watch:
     def _finding(self, window: Window, one: _Open, until: float) -> Finding:
         """Return the finding of an open match as it is at a time."""
         (rule, match, gpu), rank = one.named, one.rank
-        node, severity = match.node, _severity(rule, match)
+        node, severity = match.node, match.severity
         nodes = match.nodes or (() if node is None else (node,))
         named = first_of(nodes, NAMED) or "the nodes"
         everywhere = len(nodes) in (0, len(window.nodes))
@@ -202,32 +207,13 @@ class Watch:
             f"≈ {100 * share:.0f} % of the run so far" if severity == WASTE and share >= 0.005 else "",
             clause(advice),
         ]
-        return Finding(
-            one.number,
-            rule.kind,
-            severity,
-            node,
-            gpu,
-            rank,
-            nodes,
-            match.since,
-            None,
-            one.gpu_s / 3600,
-            " · ".join(part for part in parts if part),
-            match.evidence,
-            advice,
-            rule.source,
-        )
-
-
-def _gpu(window: Window, match: Match) -> int | None:
-    return None if match.column is None else window.gpus[match.column].facts.index
+        who, sentence = (node, gpu, rank, nodes), " · ".join(part for part in parts if part)
+        says = sentence, match.evidence, advice, rule.source
+        found = Finding(one.number, rule.kind, severity, *who, match.since, None, one.gpu_s / 3600, *says)
+        # Viewers and the file take plain values only.
+        return Finding.from_plain(found.plain())
 
 
 def _stage(rule: Rule) -> int:
     """Return a rule's place in ``ORDER``, -1 if it stands apart."""
     return ORDER.index(rule.stage) if rule.stage in ORDER else -1
-
-
-def _severity(rule: Rule, match: Match) -> str:
-    return match.severity or rule.severity

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ KEPT_S, KEPT_OF_LARGE_S = 600.0, 240.0
 """Time for which steps are kept, and in fleets of more than ``LARGE`` GPUs."""
 LARGE = 1024
 JOB_KEPT_S = 3600.0
-"""Time for which the job's means are kept, and each GPU's and node's memory by minute."""
+"""Time for which the job's means are kept."""
 QUORUM = 0.9
 """A condition holds over a window if it holds in this share of its measured steps."""
 MEASURED = 0.5
@@ -42,22 +42,15 @@ _GPU_AT = {name: at for at, name in enumerate([*(signal.name for signal in GPU_S
 _HOST_AT = {signal.name: at for at, signal in enumerate(HOST_SIGNALS)}
 _NEWEST_AT = {name: at for at, name in enumerate(NEWEST)}
 _PORT_COLUMNS = (
-    *(
-        "state",
-        "rate_gbit_s",
-        "rx_mb_s",
-        "tx_mb_s",
-        "port_xmit_discards",
-        "rnr_nak_retry_err",
-        "roce_slow_restart",
-    ),
-    *PORT_ERRORS,
+    *("state", "rate_gbit_s", "rx_mb_s", "tx_mb_s"),
+    *("port_xmit_discards", "rnr_nak_retry_err", "roce_slow_restart", *PORT_ERRORS),
 )
 _MOUNT_COLUMNS = ("free_mib", "total_mib", "free_inodes")
 WRITTEN = "written_mb_s"
 """Signal of the job: what its processes write by calls, also to network file systems, in all."""
 _JOB_AT = {name: at for at, name in enumerate((*_GPU_AT, *_HOST_AT, WRITTEN))}
-_MINUTE_GPU, _MINUTE_HOST = ("mem_used_mib",), ("memory_used_mib", "job_memory_mib", "swap_used_mib")
+_OF_GPUS = ("newest", "first", "running_since", "ran_at", "_since", "_pids", "_busy_s", "_early")
+"""Arrays of the window whose last axis are GPUs."""
 
 
 class GpuPlace(NamedTuple):
@@ -76,18 +69,6 @@ class NodeInfo(NamedTuple):
     mine: tuple[bool, ...]
 
 
-class Step(NamedTuple):
-    """Means over one step that ends at ``at`` (Unix s), NaN where not measured.
-
-    ``gpus`` has the shape (GPU signals, GPUs), ``hosts`` (host signals, nodes), ``newest`` (NEWEST, GPUs).
-    """
-
-    at: float
-    gpus: Singles
-    hosts: Singles
-    newest: Floats
-
-
 class Listed(NamedTuple):
     """The newest processes on the job's GPUs: the GPU's column of each, and whether it is the job's.
 
@@ -102,8 +83,7 @@ class Listed(NamedTuple):
 
     def number(self, metric: str) -> Floats:
         """Return a metric of each process."""
-        values: Floats = self.numbers[:, PROCESS_COLUMNS.index(metric)]
-        return values
+        return self.numbers[:, PROCESS_COLUMNS.index(metric)]
 
 
 class _Ring:
@@ -127,11 +107,12 @@ class _Ring:
     def last(self, count: int) -> Singles:
         return self._values[max(0, self._end - min(count, self.capacity)) : self._end]
 
-    def taken_over(self, other: _Ring, places: npt.NDArray[np.intp]) -> None:
-        """Copy the steps of another ring, whose last axis is rearranged; -1 is a new column."""
-        for step in other.last(other.capacity):
-            old = np.concatenate((step, np.full((*step.shape[:-1], 1), np.nan, np.float32)), axis=-1)
-            self.push(old[..., places])
+    def of_columns(self, columns: npt.NDArray[np.intp], capacity: int) -> _Ring:
+        """Return a ring with the same steps of other columns of the last axis; -1 is a new column."""
+        new = _Ring(capacity, (*self._values.shape[1:-1], len(columns)))
+        for step in self.last(capacity):
+            new.push(_columns(step, columns))
+        return new
 
 
 @dataclass
@@ -164,51 +145,58 @@ class Window:
     open: frozenset[tuple[str, str | None, int | None]] = frozenset()
 
     def __post_init__(self) -> None:
-        """Lay out the columns."""
-        self.gpus = tuple(
-            GpuPlace(name, row, slot, info.hello.gpus[row])
+        """Begin without GPUs, and then lay out those of the hellos."""
+        self.gpus: tuple[GpuPlace, ...] = ()
+        self._gpu = _Ring(1, (len(_GPU_AT), 0))
+        self._host = _Ring(self._count(KEPT_S), (len(HOST_SIGNALS), len(self.nodes)))
+        self._job = _Ring(self._count(JOB_KEPT_S), (len(_JOB_AT),))
+        self._highest = np.full(len(_JOB_AT), np.nan, dtype=np.float32)
+        self.newest = self.first = np.empty((len(NEWEST), 0))
+        self.running_since = self.ran_at = self._since = self._busy_s = np.empty(0)
+        self._pids, self._early = np.empty((2, 0)), np.empty((len(_GPU_AT), 0))
+        self.started_steps = 0
+        self.last_process: dict[tuple[str, int], ProcessSample] = {}
+        self.port_rows, self.mount_rows = Rows(_PORT_COLUMNS, 10), Rows(_MOUNT_COLUMNS, 30)
+        self.owner: str | None = self.user
+        self._means: dict[tuple[str, float], Floats] = {}
+        self.lay_out(self.infos)
+
+    def lay_out(self, infos: Mapping[str, NodeInfo]) -> None:
+        """Assign columns to the job's GPUs of these hellos; those that were there keep their history."""
+        before = {(gpu.node, gpu.facts.uuid): at for at, gpu in enumerate(self.gpus)}
+        self.infos = infos
+        # MIG instances have no column, as nobody measures how busy they are.
+        rows = {
+            name: [at for at, gpu in enumerate(info.hello.gpus) if info.mine[at] and gpu.parent_index is None]
             for name in self.nodes
-            if (info := self.infos.get(name)) is not None
-            for slot, row in enumerate(_own_gpus(info))
+            if (info := infos.get(name)) is not None
+        }
+        self.gpus = tuple(
+            GpuPlace(name, row, slot, infos[name].hello.gpus[row])
+            for name, own in rows.items()
+            for slot, row in enumerate(own)
         )
         place = {name: at for at, name in enumerate(self.nodes)}
         self.node_at = np.array([place[gpu.node] for gpu in self.gpus], dtype=np.intp)
         self.slot = np.array([gpu.slot for gpu in self.gpus], dtype=np.intp)
         self.column = {(gpu.node, gpu.row): at for at, gpu in enumerate(self.gpus)}
-        count, kept_s = len(self.gpus), KEPT_S if len(self.gpus) <= LARGE else KEPT_OF_LARGE_S
-        kept, long = self._count(kept_s), self._count(JOB_KEPT_S)
-        self._gpu = _Ring(kept, (len(_GPU_AT), count))
-        self._host = _Ring(kept, (len(HOST_SIGNALS), len(self.nodes)))
-        self._job = _Ring(long, (len(_JOB_AT),))
-        self._highest = np.full(len(_JOB_AT), np.nan, dtype=np.float32)
-        self._minute_gpu = _Ring(60, (len(_MINUTE_GPU), count))
-        self._minute_host = _Ring(60, (len(_MINUTE_HOST), len(self.nodes)))
-        self.newest = np.full((len(NEWEST), count), np.nan)
-        self.first = self.newest.copy()
-        self.running_since = np.full(count, np.nan)
-        self.last_process: dict[tuple[str, int], ProcessSample] = {}
-        self.port_rows, self.mount_rows = Rows(_PORT_COLUMNS, 10), Rows(_MOUNT_COLUMNS, 30)
         links = {
             (name, link.gpu): (_number(link.version), link.links or math.nan)
-            for name, info in self.infos.items()
+            for name, info in infos.items()
             for link in info.hello.links
             if link.peer == HOST
         }
-        self.pcie_most = np.array(
-            [links.get((gpu.node, gpu.row), (math.nan, math.nan)) for gpu in self.gpus]
-        ).reshape(count, 2)
-        self.ran_at = self.running_since.copy()
-        self._since = self.running_since.copy()
-        self._pids = np.full((2, count), np.nan)
-        self._busy_s = np.zeros(count)
-        self._early = np.full((len(_GPU_AT), count), np.nan)
-        self.started_steps = 0
-        self.owner: str | None = self.user
+        most = [links.get((gpu.node, gpu.row), (math.nan, math.nan)) for gpu in self.gpus]
+        self.pcie_most = np.array(most).reshape(len(self.gpus), 2)
+        columns = np.array([before.get((gpu.node, gpu.facts.uuid), -1) for gpu in self.gpus], dtype=np.intp)
+        kept = self._count(KEPT_S if len(self.gpus) <= LARGE else KEPT_OF_LARGE_S)
+        self._gpu = self._gpu.of_columns(columns, kept)
+        for name in _OF_GPUS:
+            setattr(self, name, _columns(getattr(self, name), columns))
         self._roles: npt.NDArray[np.intp] | None = None
-        self.listed = self._list("", ())
-        self._means: dict[tuple[str, float], Floats] = {}
         self._of_node: dict[str, tuple[tuple[ProcessSample, ...] | None, Listed]] = {}
-        self._users: Counter[str] = Counter()
+        self.listed = self._list("", ())
+        self._means.clear()
 
     def _count(self, seconds: float) -> int:
         return max(1, round(seconds * self.scale / self.step_s))
@@ -233,12 +221,6 @@ class Window:
     def highest(self, signal: str) -> float:
         """Return the highest mean that a signal of the job had in a minute since it has processes."""
         return float(self._highest[_JOB_AT[signal]])
-
-    def minutes(self, signal: str) -> Singles:
-        """Return the memory of GPUs or nodes by minute, of the last hour: (minutes, GPUs or nodes)."""
-        if signal in _MINUTE_GPU:
-            return self._minute_gpu.last(60)[:, _MINUTE_GPU.index(signal)]
-        return self._minute_host.last(60)[:, _MINUTE_HOST.index(signal)]
 
     def mean(self, signal: str, seconds: float) -> Floats:
         """Return a signal's mean over the last seconds for each GPU or node.
@@ -271,13 +253,25 @@ class Window:
 
     def value(self, metric: str) -> Floats:
         """Return the newest value of a metric of ``NEWEST`` for each GPU."""
-        values: Floats = self.newest[_NEWEST_AT[metric]]
-        return values
+        return self.newest[_NEWEST_AT[metric], :]
 
     def growth(self, metric: str) -> Floats:
         """Return how much a counter of ``NEWEST`` has grown since the start, for each GPU."""
-        grown: Floats = self.newest[_NEWEST_AT[metric]] - self.first[_NEWEST_AT[metric]]
-        return grown
+        return self.value(metric) - self.first[_NEWEST_AT[metric], :]
+
+    def without(self, signal: str) -> list[str]:
+        """Return the nodes that don't measure a signal or metric, or "processes", "ports", "mounts"."""
+        if signal in ("processes", "ports", "mounts"):
+            listed = getattr(self, signal)
+            return [name for name in self.nodes if listed.get(name) is None]
+        if signal in _HOST_AT:
+            lacking = ~np.isfinite(self.host(signal, 60.0)).any(axis=0)
+            return [self.nodes[at] for at in np.flatnonzero(lacking).tolist()]
+        if signal not in _GPU_AT and signal not in _NEWEST_AT:
+            return []
+        values = self.gpu(signal, 60.0) if signal in _GPU_AT else self.value(signal)[np.newaxis]
+        known_at = set(self.node_at[np.isfinite(values).any(axis=0)].tolist())
+        return [self.nodes[at] for at in np.unique(self.node_at).tolist() if at not in known_at]
 
     @property
     def active(self) -> Mask:
@@ -306,8 +300,7 @@ class Window:
 
     def early(self, signal: str) -> Floats:
         """Return a signal's mean over the first two minutes after the start for each GPU; NaN before."""
-        values: Floats = self._early[_GPU_AT[signal]]
-        return values
+        return self._early[_GPU_AT[signal], :]
 
     def covers(self, seconds: float) -> bool:
         """Return whether the job has been running for so long since it started."""
@@ -343,7 +336,8 @@ class Window:
         """
         among = self.active if among is None else among
         if self._roles is None or self.pp > 1:
-            roles = self.roles()
+            role = self._role()
+            roles = [np.flatnonzero(role == one) for one in np.unique(role)]
             self._roles = np.full((len(roles), max(map(len, roles), default=0) + 1), len(self.gpus))
             for at, members in enumerate(roles):
                 self._roles[at, : len(members)] = members
@@ -367,41 +361,42 @@ class Window:
             self._means[key] = self.peers(self.mean(signal, seconds), self.settled)
         return self._means[key]
 
-    def roles(self) -> list[npt.NDArray[np.intp]]:
-        """Return the columns of each role."""
+    def _role(self) -> npt.NDArray[np.intp]:
+        """Return the role of each GPU as a number."""
         if self.pp > 1:
-            ranks = [self.rank(at) for at in range(len(self.gpus))]
-            world = max((rank for rank in ranks if rank is not None), default=-1) + 1
-            stage = [-1 if rank is None else rank * self.pp // max(1, world) for rank in ranks]
-            return [np.flatnonzero(np.array(stage) == one) for one in sorted(set(stage))]
-        if len(self.nodes) >= 4:
-            return [np.flatnonzero(self.slot == one) for one in np.unique(self.slot)]
-        return [np.arange(len(self.gpus))]
+            ranks = [-1 if (rank := self.rank(at)) is None else rank for at in range(len(self.gpus))]
+            world = max(ranks, default=-1) + 1
+            return np.array([rank if rank < 0 else rank * self.pp // world for rank in ranks], dtype=np.intp)
+        return self.slot if len(self.nodes) >= 4 else np.zeros_like(self.slot)
 
     # What fills it
 
-    def push(self, step: Step) -> None:
-        """Add the newest step, after processes, ports, mounts and events were updated."""
+    def push(self, at: float, gpus: Singles, hosts: Singles, newest: Floats) -> None:
+        """Add the means of a step that ends at ``at`` (Unix s), after processes, ports, mounts and events.
+
+        ``gpus`` has the shape (GPU signals, GPUs), ``hosts`` (host signals, nodes), ``newest`` (NEWEST,
+        GPUs); NaN is "not measured".
+        """
         if not self.steps:
-            self.started_at = step.at - self.step_s
-        self.steps, self.now = self.steps + 1, step.at
+            self.started_at = at - self.step_s
+        self.steps, self.now = self.steps + 1, at
         self._means.clear()
-        self._host.push(step.hosts)
-        known = np.isfinite(step.newest)
-        self.newest = np.where(known, step.newest, self.newest)
+        self._host.push(hosts)
+        self.newest = np.where(np.isfinite(newest), newest, self.newest)
         self.first = np.where(np.isfinite(self.first), self.first, self.newest)
-        self._note_running(step)
-        gpus = np.vstack((step.gpus, self._own_cpu()))
+        util, memory = gpus[_GPU_AT["util_pct"]], gpus[_GPU_AT["mem_used_mib"]]
+        self._note_running(util, memory)
+        gpus = np.vstack((gpus, self._own_cpu()))
         self._gpu.push(gpus)
-        self._note_start(step)
+        self._note_start(util)
         active = self.active
         chosen = gpus[:, active] if active.any() else gpus
         self.port_rows.update(self.ports)
         self.mount_rows.update(self.mounts)
         written = self.listed.number("write_calls_mb_s")[self.listed.own]
         writes = np.nansum(written) if np.isfinite(written).any() else np.nan
-        self._job.push(np.concatenate((_means(chosen), _means(step.hosts), [writes])))
-        per_minute = max(1, self._count(60.0))
+        self._job.push(np.concatenate((_means(chosen), _means(hosts), [writes])))
+        per_minute = self._count(60.0)
         if not active.any():
             self._highest[:] = np.nan
         if self.steps % per_minute == 0:
@@ -409,19 +404,9 @@ class Window:
             self.mount_rows.keep()
             if active.any():
                 self._highest = np.fmax(self._highest, _means(self._job.last(per_minute).T))
-            self._minute_gpu.push(
-                np.array([_means(self.gpu(name, 60.0).T) for name in _MINUTE_GPU]).reshape(
-                    len(_MINUTE_GPU), -1
-                )
-            )
-            self._minute_host.push(
-                np.array([_means(self.host(name, 60.0).T) for name in _MINUTE_HOST]).reshape(
-                    len(_MINUTE_HOST), -1
-                )
-            )
 
-    def _note_running(self, step: Step) -> None:
-        """Note since when each GPU has had a process of the job."""
+    def _note_running(self, util: Singles, memory: Singles) -> None:
+        """Note since when each GPU has had its present processes of the job."""
         self._read_processes()
         running = np.zeros(len(self.gpus), dtype=bool)
         running[self.listed.column[self.listed.own]] = True
@@ -429,34 +414,26 @@ class Window:
         unknown = unlisted[self.node_at]
         if unknown.any():
             # Without a list of processes, a GPU counts from its first busy step on while it holds memory.
-            busy = step.gpus[_GPU_AT["util_pct"]] >= 1
-            held = step.gpus[_GPU_AT["mem_used_mib"]] >= 1024
-            running |= unknown & (busy | (held & np.isfinite(self.running_since)))
-        self.running_since[running & np.isnan(self.running_since)] = step.at
-        self.running_since[~running] = np.nan
-        self.ran_at[running] = step.at
-        self._note_restarts(step.at)
-
-    def _note_restarts(self, now: float) -> None:
-        """Restart the clock of GPUs with other processes; the same ones after a moment are no restart."""
+            running |= unknown & ((util >= 1) | ((memory >= 1024) & np.isfinite(self.running_since)))
         own = self.listed.own
         column, pids = self.listed.column[own], self.listed.pids[own]
         low, high = np.full(len(self.gpus), np.inf), np.full(len(self.gpus), -np.inf)
         np.minimum.at(low, column, pids)
         np.maximum.at(high, column, pids)
+        # The same processes after a moment, as when a list was cut, are no restart; without lists any gap is.
+        others = np.isfinite(self._pids[0]) & (low != self._pids[0]) & (high != self._pids[1])
         listed = np.isfinite(low)
-        other = np.isnan(self._since) | ((low != self._pids[0]) & (high != self._pids[1]))
-        self._since = np.where(listed & other & np.isfinite(self._since), now, self._since)
-        self.running_since = np.where(listed & np.isfinite(self._since), self._since, self.running_since)
-        self._since = np.where(listed, self.running_since, self._since)
+        begins = np.isnan(self._since) | np.where(listed, others, np.isnan(self.running_since))
+        self._since = np.where(running & begins, self.now, self._since)
         self._pids = np.where(listed, (low, high), self._pids)
+        self.running_since = np.where(running, self._since, np.nan)
+        self.ran_at[running] = self.now
 
-    def _note_start(self, step: Step) -> None:
+    def _note_start(self, util: Singles) -> None:
         """Note for how long each GPU has been busy since its process began, and how the job ran at first."""
-        util = step.gpus[_GPU_AT["util_pct"]]
         busy = np.isnan(util) | (util >= BUSY_PCT)
         spent = np.where(busy, np.nan_to_num(self._busy_s, posinf=np.inf) + self.step_s, self._busy_s / 2)
-        spent[~self.active | (self.running_since >= step.at)] = 0.0
+        spent[~self.active | (self.running_since >= self.now)] = 0.0
         # Infinity marks a GPU that has started, whatever it does later.
         self._busy_s = np.where(spent >= BUSY_S * self.scale, np.inf, spent)
         self.started_steps = 0 if self.starting else self.started_steps + 1
@@ -467,7 +444,7 @@ class Window:
 
     def _read_processes(self) -> None:
         """Join the processes of all nodes; most nodes have the list of the step before."""
-        known, unknown = self._of_node, (None, self.listed)
+        known = self._of_node
         fresh = {
             node: listed
             for node, listed in self.processes.items()
@@ -475,10 +452,7 @@ class Window:
         }
         if not fresh:
             return
-        for node, listed in fresh.items():
-            self._users.subtract(one.user for one in known.get(node, unknown)[0] or () if one.user)
-            self._users.update(one.user for one in listed or () if one.user)
-        users = +self._users
+        users = Counter(one.user for listed in self.processes.values() for one in listed or () if one.user)
         owner = self.user if self.user in users or not users else users.most_common(1)[0][0]
         if owner != self.owner:
             self.owner, fresh = owner, self.processes
@@ -505,31 +479,11 @@ class Window:
         sums = np.bincount(column, cpu[known], minlength=count)
         return np.where(measured, sums, np.nan).astype(np.float32)
 
-    def rebuilt(self, infos: Mapping[str, NodeInfo]) -> Window:
-        """Return a window for other GPUs, with the history of those that it has already."""
-        new = Window(self.nodes, infos, self.step_s, self.scale, self.pp, self.user)
-        new.started_at, new.now, new.steps = self.started_at, self.now, self.steps
-        new.processes, new.ports = self.processes, self.ports
-        new.mounts, new.events = self.mounts, self.events
-        new.port_rows, new.mount_rows = self.port_rows, self.mount_rows
-        new.last_process = self.last_process
-        known = {(gpu.node, gpu.facts.uuid): at for at, gpu in enumerate(self.gpus)}
-        places = np.array([known.get((gpu.node, gpu.facts.uuid), -1) for gpu in new.gpus], dtype=np.intp)
-        new._gpu.taken_over(self._gpu, places)
-        new._minute_gpu.taken_over(self._minute_gpu, places)
-        new._host, new._job, new._minute_host = self._host, self._job, self._minute_host
-        new._highest = self._highest
-        new.started_steps = self.started_steps
-        for name in ("newest", "first", "running_since", "ran_at", "_since", "_pids", "_busy_s", "_early"):
-            old = getattr(self, name)
-            padded = np.concatenate((old, np.full((*old.shape[:-1], 1), np.nan)), axis=-1)
-            setattr(new, name, padded[..., places])
-        return new
 
-
-def _own_gpus(info: NodeInfo) -> list[int]:
-    """Return the rows of the job's GPUs, without MIG instances: nobody measures how busy these are."""
-    return [at for at, gpu in enumerate(info.hello.gpus) if info.mine[at] and gpu.parent_index is None]
+def _columns(values: npt.NDArray[Any], columns: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+    """Return columns of the last axis, NaN for -1."""
+    padded = np.concatenate((values, np.full((*values.shape[:-1], 1), np.nan, values.dtype)), axis=-1)
+    return padded[..., columns]
 
 
 def _number(text: str | None) -> float:

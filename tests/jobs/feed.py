@@ -21,7 +21,7 @@ from gswarm_tui.insight.catalogue import RULES
 from gswarm_tui.insight.rule import Rule
 from gswarm_tui.insight.signals import GPU_SIGNALS, HOST_SIGNALS, NEWEST, Signal
 from gswarm_tui.insight.watch import Watch
-from gswarm_tui.insight.window import STEP_S, NodeInfo, Step, Window
+from gswarm_tui.insight.window import STEP_S, NodeInfo, Window
 from tests.jobs.model import T0, USER, Floats, Job, Tick, ticks
 from tests.unit.store_recording import INFO, arrived, record
 
@@ -55,18 +55,21 @@ def run(job: Job, rules: Sequence[Rule] = RULES, pp: int = 0) -> Told:
     """Let the rules look at a job at once, in steps of 5 s."""
     infos = {name: NodeInfo(hello, (True,) * job.gpus) for name, hello in job.hellos().items()}
     step_s = max(STEP_S, job.tick_s)
-    window, watch = Window(tuple(job.names), infos, step_s, pp=pp, user=USER), Watch(rules)
+    window, watch = Window(tuple(job.names), infos, step_s, pp=pp, user=USER), Watch(rules, _fail)
     changes: list[tuple[float, Finding]] = []
     of_step: list[Tick] = []
     for tick in ticks(job):
         of_step.append(tick)
         if len(of_step) * job.tick_s > step_s - 1e-6:
             _push(window, of_step)
-            with np.errstate(all="ignore"):
-                changes += [(tick.age, finding) for finding in watch.look(window)]
+            changes += [(tick.age, finding) for finding in watch.look(window)]
             of_step = []
     changes += [(job.seconds, finding) for finding in watch.open]
     return Told(changes, watch.ledger.totals(), window)
+
+
+def _fail(rule: Rule, error: Exception) -> None:
+    raise AssertionError(rule.kind) from error
 
 
 def _push(window: Window, of_step: list[Tick]) -> None:
@@ -85,7 +88,7 @@ def _push(window: Window, of_step: list[Tick]) -> None:
         gpus = np.nanmean([_signals(GPU_SIGNALS, tick.gpus) for tick in of_step], axis=0)
         hosts = np.nanmean([_signals(HOST_SIGNALS, tick.hosts) for tick in of_step], axis=0)
     newest = np.array([last.gpus[name] for name in NEWEST], dtype=np.float64)
-    window.push(Step(T0 + last.age, gpus.astype(np.float32), hosts.astype(np.float32), newest))
+    window.push(T0 + last.age, gpus.astype(np.float32), hosts.astype(np.float32), newest)
 
 
 def _logged(tick: Tick) -> Iterator[EventLogged]:

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from gswarm_agent.frame import ProcessSample
-from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, EventLogged, FindingChanged, FleetExamined, LinkChanged, Phase
 from gswarm_tui.fleet.findings import Evidence
 from gswarm_tui.fleet.state import Fleet
@@ -16,7 +15,6 @@ from gswarm_tui.insight.catalogue import RULES
 from gswarm_tui.insight.ledger import CAUSES
 from gswarm_tui.insight.live import LiveWatch
 from gswarm_tui.insight.rule import Match, Rule
-from gswarm_tui.insight.watch import time_scale
 from gswarm_tui.insight.window import Window
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, process_row
 
@@ -79,9 +77,3 @@ def test_an_error_of_the_watch_itself_never_reaches_the_recorder() -> None:
     published = watched(rule("gpu_memory", full), fails=True)
     warning = next(event for event in published if isinstance(event, EventLogged))
     assert "nothing more is looked for: OSError: no space left" in warning.message
-
-
-@pytest.mark.parametrize("text", ["abc", "nan", "inf", "0"])
-def test_a_speed_of_rules_that_is_no_number_is_one_clear_error(text: str) -> None:
-    with pytest.raises(UserError, match=f'GSWARM_TUI_RULES_SPEED: "{text}" isn.t a number from 1 to 1000'):
-        time_scale({"GSWARM_TUI_RULES_SPEED": text})
