@@ -117,6 +117,5 @@ def _parquet(
         for period in chosen
     ]
     with new_folder(folder, force=force) as part, Progress("writing Parquet") as progress:
-        written = write_dataset(source, part, slices, progress.report)
-    profiles = f", {plural(written.profiles, 'profile')}" if written.profiles else ""
-    return f"{plural(written.samples, 'GPU sample')}{profiles}"
+        samples, profiles = write_dataset(source, part, slices, progress.report)
+    return plural(samples, "GPU sample") + (f", {plural(profiles, 'profile')}" if profiles else "")

@@ -18,9 +18,9 @@ from gswarm_tui.profiling.nsys_facts import read_facts
 from gswarm_tui.profiling.pytorch_trace import is_trace, open_trace
 from gswarm_tui.profiling.report_text import ReportError
 from gswarm_tui.profiling.tools import exported
+from gswarm_tui.store.recording.database import writing_profile
 from gswarm_tui.store.recording.profiles import UNKNOWN, Columns, ProfileFacts, ProfileWriter, RowTarget
 from gswarm_tui.store.sql.schema import TableSchema
-from gswarm_tui.store.transfer.profiles import writing_profile
 
 SUFFIXES = (".nsys-rep", ".qdrep", ".sqlite", ".ncu-rep", ".qdstrm")
 """Names of reports end with one of these."""

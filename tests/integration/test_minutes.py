@@ -94,7 +94,7 @@ def test_summaries_from_minutes_equal_those_from_samples(tmp_path: Path, seed: i
     (minutes,) = query(path, "SELECT count(DISTINCT minute) FROM gpu_minutes")
     assert minutes[0] > 3
     database = Database(path)
-    database.rows("DELETE FROM gpu_minutes")
+    database.execute("DELETE FROM gpu_minutes")
     database.close()
     assert summaries_of(path) == found
     assert len(found) == 4

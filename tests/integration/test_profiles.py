@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import json
 import os
 import resource
 import shutil
@@ -255,27 +254,6 @@ def test_a_profile_stands_beside_the_samples_of_its_node_and_gpu_on_their_clock(
     assert query(db, f"SELECT node FROM nodes WHERE node_id = {node_id}") == [("login-alias",)]
     assert query(db, f"SELECT uuid FROM gpus WHERE gpu_id = {gpu_id}") == [(f"GPU-{UUIDS[1]}",)]
     assert query(db, "SELECT count(*) FROM recordings") == [(1,)]
-
-
-def test_a_clock_that_was_set_before_a_profile_began_moves_no_event(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Steps of an earlier agent and later ones don't count; a step is one since the agent's start."""
-    db = recording_of_node(tmp_path / "run.duckdb", offset_s=2.5)
-    steps = ((-200, "earlier", 99), (-100, "", 20), (-50, "", 30.25), (-20, "", "much"), (3600, "", 40))
-    with duckdb.connect(str(db)) as file:
-        ((node_id, life),) = file.execute("SELECT node_id, life FROM links").fetchall()
-        for at, other, step in steps:
-            detail = json.dumps({"step_s": step, "life": other or life})
-            file.execute(
-                "INSERT INTO events (ts, node_id, kind, detail) VALUES (make_timestamp(?), ?, 'clock', ?)",
-                [START_NS // 1000 + at * 1_000_000, node_id, detail],
-            )
-    import_report(capsys, write_standin(tmp_path / "standin.sqlite"), "--db", db)
-    assert query(db, "SELECT epoch_ns(min(ts)) FROM profile_kernels") == [
-        (START_NS + CAPTURE[0] - 32_750_000_000,)
-    ]
-    assert query(db, "SELECT clock_offset_s FROM profiles") == [(32.75,)]
 
 
 def test_a_report_of_an_unknown_node_is_imported_and_said_so(

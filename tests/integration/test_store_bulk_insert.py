@@ -23,7 +23,7 @@ def sessions(numbers: list[float], names: list[str]) -> tuple[TableSchema, Colum
 
 
 def details(database: Database) -> list[str | None]:
-    return [row["detail"] for row in database.rows("SELECT detail FROM events ORDER BY rowid")]
+    return [detail for (detail,) in database.execute("SELECT detail FROM events ORDER BY rowid")]
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_insert_works_after_refused_values(database: Database) -> None:
             database.write(refused)
         database.write([sessions([2], ["kept"]), events("after")])
     assert details(database) == ["before", "after", "after"]
-    assert database.rows("SELECT session_id, name FROM sessions") == [{"session_id": 2, "name": "kept"}]
+    assert database.execute("SELECT session_id, name FROM sessions") == [(2, "kept")]
 
 
 def test_insert_works_after_columns_of_different_lengths(database: Database) -> None:
@@ -64,14 +64,14 @@ def test_insert_works_after_columns_of_different_lengths(database: Database) -> 
         database.write([sessions([1], ["never"]), (name, columns | {"kind": np.array(["a"] * 3, object)})])
     database.write([sessions([2], ["kept"]), events("after")])
     assert details(database) == ["after"]
-    assert database.rows("SELECT name FROM sessions") == [{"name": "kept"}]
+    assert database.execute("SELECT name FROM sessions") == [("kept",)]
 
 
 def test_a_row_of_the_same_key_is_replaced(database: Database) -> None:
     database.write([sessions([1, 2], ["one", "two"])])
     database.write([sessions([2, 3], ["zwei", "drei"])])
-    rows = database.rows("SELECT name FROM sessions ORDER BY session_id")
-    assert [row["name"] for row in rows] == ["one", "zwei", "drei"]
+    rows = database.execute("SELECT name FROM sessions ORDER BY session_id")
+    assert rows == [("one",), ("zwei",), ("drei",)]
 
 
 def test_numbers_too_large_for_their_column_become_null(database: Database) -> None:
@@ -82,5 +82,5 @@ def test_numbers_too_large_for_their_column_become_null(database: Database) -> N
         "power_w": np.array([1e300, -1e300, 123.4]),
     }
     database.write([(GPU_SAMPLES, columns)])
-    rows = database.rows("SELECT util_pct, power_w FROM gpu_samples ORDER BY gpu_id")
-    assert [tuple(row.values()) for row in rows] == [(50, None), (None, None), (None, 123.0)]
+    rows = database.execute("SELECT util_pct, power_w FROM gpu_samples ORDER BY gpu_id")
+    assert rows == [(50, None), (None, None), (None, 123.0)]

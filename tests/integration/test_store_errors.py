@@ -20,7 +20,7 @@ import pytest
 from gswarm_tui.store.errors import FileInUseError, StoreError, explain
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.opening import open_for_reading
-from gswarm_tui.store.recording.database import wal_path
+from gswarm_tui.store.recording.files import wal_path
 from gswarm_tui.store.recording.recorder import FileWriter
 from tests.unit.store_recording import INFO, arrived, gpu_row, introduced, query, record
 

@@ -104,7 +104,7 @@ def test_frames_and_last_sequence_are_committed_together(path: Path) -> None:
         refused = [*tables[:index], (table, nothing), *tables[index + 1 :]]
         with pytest.raises(DataRefusedError):
             database.write(refused)
-        assert database.rows("SELECT * FROM links") == database.rows("SELECT * FROM host_samples") == []
+        assert database.execute("SELECT * FROM links") == database.execute("SELECT * FROM host_samples") == []
     database.write(tables)
     database.close()
     assert query(path, "SELECT last_seq, (SELECT max(seq) FROM host_samples) FROM links") == [(1, 1)]

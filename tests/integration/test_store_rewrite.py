@@ -20,13 +20,8 @@ import pytest
 
 from gswarm_tui.store.querying.cursor_pool import CursorPool
 from gswarm_tui.store.querying.results import QueryError
-from gswarm_tui.store.recording.database import (
-    Database,
-    RecordingInfo,
-    file_bytes,
-    rewrite_path,
-    wal_path,
-)
+from gswarm_tui.store.recording.database import Database, RecordingInfo, rewrite_path
+from gswarm_tui.store.recording.files import file_bytes, wal_path
 from gswarm_tui.store.sql.schema import GPU_SAMPLES, HOST_SAMPLES
 
 T0 = 1_800_000_000
@@ -65,10 +60,10 @@ def database(path: Path) -> Iterator[Database]:
 def runs(database: Database) -> int:
     """Return how often the GPU changes from one row to the next."""
     return int(
-        database.rows(
-            "SELECT count(*) FILTER (gpu_id <> before) AS n FROM "
+        database.execute(
+            "SELECT count(*) FILTER (gpu_id <> before) FROM "
             "(SELECT gpu_id, lag(gpu_id) OVER (ORDER BY rowid) AS before FROM gpu_samples)"
-        )[0]["n"]
+        )[0][0]
     )
 
 
@@ -76,7 +71,7 @@ def test_a_rewrite_keeps_rows_and_permissions(path: Path, database: Database) ->
     for first in range(0, 9_000, 1_000):
         add(database, first, 1_000)
         database.checkpoint()
-    before, size = database.rows(ALL), database.bytes()
+    before, size = database.execute(ALL), database.bytes()
     path.chmod(0o640)
     os.setxattr(path, "user.given", b"mine")  # an access control list is one, too
     database.rewrite(60)
@@ -87,9 +82,9 @@ def test_a_rewrite_keeps_rows_and_permissions(path: Path, database: Database) ->
     assert list(path.parent.iterdir()) == [path]
     again = Database(path)
     try:
-        assert again.rows(ALL) == before
+        assert again.execute(ALL) == before
         assert runs(again) == 31
-        assert len(again.rows("SELECT * FROM samples")) == 0  # views are there; these GPUs have no node
+        assert len(again.execute("SELECT * FROM samples")) == 0  # views are there; these GPUs have no node
     finally:
         again.close()
 
@@ -98,12 +93,12 @@ def test_a_file_with_a_write_ahead_log_is_not_rewritten(path: Path) -> None:
     fragmented(path)
     database = Database(path)
     add(database, 10_000, 1)
-    before, inode = database.rows(ALL), path.stat().st_ino
+    before, inode = database.execute(ALL), path.stat().st_ino
     database.rewrite(60)
     assert path.stat().st_ino == inode
     database.close()
     with duckdb.connect(str(path)) as file:
-        assert file.execute(ALL).fetchall() == [tuple(before[0].values())]
+        assert file.execute(ALL).fetchall() == before
 
 
 def test_a_recording_that_was_moved_and_linked_is_not_rewritten(path: Path) -> None:
@@ -162,9 +157,9 @@ def test_a_kill_during_the_rewrite_leaves_the_file_whole(path: Path, seen: str) 
 def test_a_rewrite_stops_after_its_timeout(path: Path, database: Database) -> None:
     add(database, 0, 6_000, gpus=64)
     database.checkpoint()
-    before, inode = database.rows(ALL), path.stat().st_ino
+    before, inode = database.execute(ALL), path.stat().st_ino
     database.rewrite(0)
-    assert database.rows(ALL) == before
+    assert database.execute(ALL) == before
     assert path.stat().st_ino == inode
     assert list(path.parent.iterdir()) == [path]
 
@@ -223,7 +218,7 @@ def test_a_rewrite_does_not_touch_a_file_that_replaced_the_recording(
     fragmented(path)
     database = Database(path)
     database.checkpoint()
-    before, moved = database.rows(ALL), path.with_name("moved.duckdb")
+    before, moved = database.execute(ALL), path.with_name("moved.duckdb")
 
     def while_it_is_written(*_paths: Path) -> None:
         path.rename(moved)
@@ -235,14 +230,14 @@ def test_a_rewrite_does_not_touch_a_file_that_replaced_the_recording(
     assert path.read_text() == "mine"
     assert sorted(path.parent.iterdir()) == [moved, path]
     with duckdb.connect(str(moved)) as file:
-        assert file.execute(ALL).fetchall() == [tuple(before[0].values())]
+        assert file.execute(ALL).fetchall() == before
 
 
 def test_a_rewrite_is_complete_while_a_query_reads_all_databases(path: Path) -> None:
     fragmented(path)
     pool = CursorPool(path)
     database = Database(path, pool)
-    before = database.rows(ONCE)
+    before = database.execute(ONCE)
     database.checkpoint()
     stop, asked = threading.Event(), threading.Event()
 
@@ -268,4 +263,4 @@ def test_a_rewrite_is_complete_while_a_query_reads_all_databases(path: Path) -> 
         for one in asking:
             one.join()
     with duckdb.connect(str(copied)) as file:
-        assert file.execute(ONCE).fetchall() == [tuple(before[0].values())]
+        assert file.execute(ONCE).fetchall() == before

@@ -18,23 +18,11 @@ from gswarm_tui.common.errors import quote
 from gswarm_tui.common.paths import recordings_beside
 from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings, connect_in_memory
 from gswarm_tui.store.errors import MissingFileError, NotARecordingError, StoreError, open_error
-from gswarm_tui.store.sql.schema import (
-    EVENTS,
-    GPU_SAMPLES,
-    GPUS,
-    HOST_SAMPLES,
-    LINKS,
-    NODES,
-    RECORDINGS,
-    SCHEMA_VERSION,
-    SESSIONS,
-    TABLES,
-    literal,
-)
+from gswarm_tui.store.sql import schema
+from gswarm_tui.store.sql.schema import SCHEMA_VERSION, literal
 from gswarm_tui.store.sql.views import VIEW_NAMES, view_statements
 
 _NOT_OURS = "isn't a recording of gswarm-tui; name one with --db"
-_OF_ALL_VERSIONS = (RECORDINGS, NODES, GPUS, GPU_SAMPLES, HOST_SAMPLES, SESSIONS, EVENTS, LINKS)
 _CONTROL = "[\\p{C}\\p{Zl}\\p{Zp}\\x{FFFE}\\x{FFFF}]"
 """Control characters, overrides of the text's direction, and characters that XML forbids."""
 _CLAUSES = "\\b(CHECK|COLLATE|DEFAULT|FOREIGN|GENERATED|REFERENCES|UNIQUE)\\b"
@@ -150,19 +138,22 @@ def checked_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[s
         if connection.execute(_NOT_EMPTY).fetchall():  # views, or tables of other schemas
             raise NotARecordingError(f"{path} {_NOT_OURS}")
         return {}
-    for table in TABLES:
+    for table in schema.TABLES:
         existing.setdefault(table.name, {})
-    keys = [(table.name, column.name) for table in _OF_ALL_VERSIONS for column in table.columns[:2]]
-    if any(column not in existing[name] for name, column in [*keys, (RECORDINGS.name, "schema_version")]):
+    # Tables that recordings of all versions have.
+    old = {"recordings", "nodes", "gpus", "gpu_samples", "host_samples", "sessions", "events", "links"}
+    tables = [table for table in schema.TABLES if table.name in old]
+    keys = [(table.name, column.name) for table in tables for column in table.columns[:2]]
+    if any(column not in existing[name] for name, column in [*keys, ("recordings", "schema_version")]):
         raise NotARecordingError(f"{path} {_NOT_OURS}")
-    for known in TABLES:
+    for known in schema.TABLES:
         for column in known.columns:
             if (found := existing[known.name].get(column.name, column.type)) != column.type:
                 raise StoreError(
                     f"{path} isn't a valid recording: {known.name}.{column.name} has the type {found}, "
                     f"not {column.type}; use another copy"
                 )
-    names = {"views": list(VIEW_NAMES), "tables": [table.name for table in TABLES]}
+    names = {"views": list(VIEW_NAMES), "tables": [table.name for table in schema.TABLES]}
     for kind, name in connection.execute(_FOREIGN, names).fetchall():
         raise StoreError(
             f"{path} has the {kind} {quote(name)}, which no recording has and which could change results; "
@@ -184,7 +175,7 @@ def _show_tables(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
             f"{path} has no tables; if it is a copy of a recording, copy {path.name}.wal, too, "
             "or name another with --db"
         )
-    for table in TABLES:
+    for table in schema.TABLES:
         there, shown = existing[table.name], []
         for column in table.columns:
             if column.name not in there:

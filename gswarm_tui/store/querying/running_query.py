@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,8 +30,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FIRST_ROWS, BATCH_ROWS, BATCH_S = 16, 2_048, 0.01
-"""Rows of the first and of the largest batch: after one that took less than this time, twice as many."""
+BATCH_ROWS = 256
+"""DuckDB holds the GIL while it makes Python's values of this many rows, and the recorder waits."""
 
 _CANCELLED = "the query was cancelled"
 _WRITE_FILE = "`gswarm-tui sql … -o FILE` writes a result to a file, `gswarm-tui export` a session"
@@ -119,15 +117,11 @@ class RunningQuery:
                 raise
 
     def _batches(self) -> Iterator[list[tuple[Any, ...]]]:
-        count = FIRST_ROWS
         while True:
-            began = time.monotonic()
             with self._checked():
-                rows = [] if self.closed else self._call(partial(self._cursor.fetchmany, count))
+                rows = [] if self.closed else self._call(lambda: self._cursor.fetchmany(BATCH_ROWS))
             if not rows:
                 break
-            # DuckDB holds the GIL while it makes Python's values, and the recorder takes frames meanwhile.
-            count = min(2 * count, BATCH_ROWS) if time.monotonic() - began < BATCH_S else max(count // 2, 1)
             yield rows
         self.close()
 

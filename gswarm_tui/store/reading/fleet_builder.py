@@ -239,25 +239,16 @@ class FleetBuilder:
         for (node_id, _), listed in sorted(listings_by_time(reader, recent, now_us).items()):
             if node_id in reader.machines:
                 listings.setdefault(reader.machines[node_id].name, {}).update(listed)
-        frames = [
-            frame
-            for begin_us in sorted({us - us % SECOND_US for _, us in wanted})
-            for frame in read_frames(reader, begin_us - 1, begin_us + SECOND_US - 1)
-            if (frame.node, round(frame.ts * 1e6)) in wanted
-        ]
-        return [
-            replace(
-                frame,
-                frame=replace(
-                    frame.frame,
-                    processes=processes.get(frame.node)
-                    if frame.frame.processes is None
-                    else frame.frame.processes,
-                    listings=listings.get(frame.node, {}),
-                ),
-            )
-            for frame in frames
-        ]
+        newest_frames = []
+        for begin_us in sorted({us - us % SECOND_US for _, us in wanted}):
+            for arrived in read_frames(reader, begin_us - 1, begin_us + SECOND_US - 1):
+                node = arrived.node
+                if (node, round(arrived.ts * 1e6)) in wanted:
+                    seen = arrived.frame.processes
+                    seen = processes.get(node) if seen is None else seen
+                    frame = replace(arrived.frame, processes=seen, listings=listings.get(node, {}))
+                    newest_frames.append(replace(arrived, frame=frame))
+        return newest_frames
 
     # Sessions
 

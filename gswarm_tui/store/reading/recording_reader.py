@@ -155,7 +155,11 @@ class RecordingReader:
         )
         if not row:
             raise StoreError(f"{source.path} has no recording {recording_id}")
-        self._started_with = tuple(names) or _nodes_of(row[0]["options"])
+        options = json_object(row[0]["options"])
+        nodes = options.get("nodes")
+        self._started_with = list(names) or [
+            name for name in (nodes if isinstance(nodes, list) else ()) if isinstance(name, str)
+        ]
         self.job: str = row[0]["slurm_job_id"] or ""
         self.interval_s: float = (row[0]["interval_ms"] or 1000) / 1000
         self.machines: dict[int, RecordedMachine] = {}
@@ -167,7 +171,7 @@ class RecordingReader:
             "(SELECT node_id FROM nodes WHERE recording_id = ?)",
             recording_id,
         )[0]
-        imported = first is not None and "imported_from" in json_object(row[0]["options"])
+        imported = first is not None and "imported_from" in options
         self.excerpt = (first / 1e6, last / 1e6) if imported else None
         self.start: float = row[0]["start_us"] / 1e6
         self.end: float = max(row[0]["start_us"], last or 0, row[0]["end_us"] or 0) / 1e6
@@ -214,10 +218,8 @@ class RecordingReader:
         for node_id, row in new.items():
             if lives[node_id]:
                 machine = self._machine(row, gpus.get(node_id, []), links.get(node_id, []), lives[node_id])
-                if node_id in gpu_links:
-                    hello = replace(machine.hello, links=gpu_links[node_id])
-                    machine = replace(machine, hello=hello)
-                self.machines[node_id] = machine
+                hello = replace(machine.hello, links=gpu_links.get(node_id, ()))
+                machine = self.machines[node_id] = replace(machine, hello=hello)
                 self.gpu_positions |= {gpu: (node_id, place) for place, gpu in enumerate(machine.gpu_ids)}
 
     def _gpu_links(self, gpus: Mapping[int, Sequence[Mapping[str, Any]]]) -> dict[int, tuple[GpuLink, ...]]:
@@ -398,12 +400,6 @@ def _finding(row: Mapping[str, Any]) -> Finding | None:
         return Finding.from_plain(plain)
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-
-
-def _nodes_of(options: str | None) -> tuple[str, ...]:
-    """Return the nodes that the recording was started with."""
-    found = json_object(options).get("nodes")
-    return tuple(name for name in found if isinstance(name, str)) if isinstance(found, list) else ()
 
 
 def interval_at(intervals: Sequence[tuple[int, int]], us: int) -> int:

@@ -42,22 +42,8 @@ from gswarm_tui.fleet.events import (
 from gswarm_tui.fleet.findings import Finding
 from gswarm_tui.fleet.gpu_links import gpu_index
 from gswarm_tui.store.recording.known_ids import KnownIds, KnownLife, KnownNode, Row
-from gswarm_tui.store.sql.schema import (
-    EVENTS,
-    FINDINGS,
-    GPU_LINKS,
-    GPU_SAMPLES,
-    GPUS,
-    HOST_SAMPLES,
-    LINKS,
-    LISTING_TABLES,
-    NODES,
-    PROCESS_KEYS,
-    PROCESS_SAMPLES,
-    SESSIONS,
-    TableSchema,
-    micros,
-)
+from gswarm_tui.store.sql import schema
+from gswarm_tui.store.sql.schema import PROCESS_KEYS, TableSchema, micros
 
 Columns = dict[str, npt.NDArray[Any]]
 Values = Sequence[Any] | npt.NDArray[Any]
@@ -165,6 +151,7 @@ def array(table: TableSchema, name: str, values: Iterable[Any]) -> npt.NDArray[A
 
 
 _HOST_KEYS = ("ts", "node_id", "seq", "interval_ms", "late_ms", "missed")
+_LINK_FACTS = ("peer", "kind", "links", "version", "gb_s")
 _GPU_KEYS = ("gpu_id", "energy_used_mj", "energy_used_ms")
 
 
@@ -180,12 +167,12 @@ class Batch:
         self._sessions: dict[int, Row] = {}
         self._events: list[Row] = []
         self._findings: dict[str, Row] = {}
-        self._gpu_samples = Samples(GPU_SAMPLES, ("ts", "interval_ms"), _GPU_KEYS, if_measured=True)
-        self._host_samples = Samples(HOST_SAMPLES, _HOST_KEYS)
-        self._process_samples = Samples(PROCESS_SAMPLES, ("ts",), ("gpu_id", *PROCESS_KEYS))
+        self._gpu_samples = Samples(schema.GPU_SAMPLES, ("ts", "interval_ms"), _GPU_KEYS, if_measured=True)
+        self._host_samples = Samples(schema.HOST_SAMPLES, _HOST_KEYS)
+        self._process_samples = Samples(schema.PROCESS_SAMPLES, ("ts",), ("gpu_id", *PROCESS_KEYS))
         self._listings = {
             kind: Samples(table, ("ts", "node_id"), (ROW_NAMES[kind],))
-            for kind, table in LISTING_TABLES.items()
+            for kind, table in schema.LISTING_TABLES.items()
         }
         for event in events:
             self._take(event)
@@ -202,13 +189,13 @@ class Batch:
     def columns(self) -> Iterator[tuple[TableSchema, Columns]]:
         """Return the rows table by table, as arrays of equal length; NaN, NaT and None stand for NULL."""
         row_tables: tuple[tuple[TableSchema, Iterable[Row]], ...] = (
-            (NODES, self._nodes.values()),
-            (GPUS, self._gpus),
-            (SESSIONS, self._sessions.values()),
-            (LINKS, [life.link for life in self._own.values()]),
-            (EVENTS, self._events),
-            (FINDINGS, self._findings.values()),
-            (GPU_LINKS, self._gpu_links),
+            (schema.NODES, self._nodes.values()),
+            (schema.GPUS, self._gpus),
+            (schema.SESSIONS, self._sessions.values()),
+            (schema.LINKS, [life.link for life in self._own.values()]),
+            (schema.EVENTS, self._events),
+            (schema.FINDINGS, self._findings.values()),
+            (schema.GPU_LINKS, self._gpu_links),
         )
         for table, rows in row_tables:
             if kept := list(rows):
@@ -248,12 +235,8 @@ class Batch:
                             "ts": micros(event.at),
                             "node_id": node.node_id,
                             "gpu_id": node.gpu_ids[link.gpu],
-                            "peer": link.peer,
                             "peer_index": gpu_index(link.peer),
-                            "kind": link.kind,
-                            "links": link.links,
-                            "version": link.version,
-                            "gb_s": link.gb_s,
+                            **{name: getattr(link, name) for name in _LINK_FACTS},
                         }
                         for link in node.links
                     ]
@@ -348,7 +331,7 @@ class Batch:
     def _finding(self, finding: Finding) -> Row:
         plain = finding.plain()
         return {
-            **{column.name: plain[column.name] for column in FINDINGS.columns if column.name in plain},
+            **{column.name: plain[column.name] for column in schema.FINDINGS.columns if column.name in plain},
             "finding_id": int(finding.finding_id),
             "recording_id": self.known_ids.recording_id,
             "gpu_index": finding.gpu,

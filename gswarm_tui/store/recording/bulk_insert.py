@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_tui.fleet.frame_values import as_recorded
-from gswarm_tui.store.recording.batch import ROWS_AT_ONCE, Columns
+from gswarm_tui.store.recording.batch import Columns
 from gswarm_tui.store.sql.schema import ColumnSchema, TableSchema
 
 
@@ -23,27 +23,18 @@ def insert(connection: duckdb.DuckDBPyConnection, table: TableSchema, columns: C
         for name in columns
     }
     insertion = f"INTO {table.name} ({names}) SELECT {', '.join(casts.values())} FROM incoming"  # noqa: S608
-    for begin in range(0, len(next(iter(columns.values()))), ROWS_AT_ONCE):
-        part = {
-            name: _fitting(table[name], values[begin : begin + ROWS_AT_ONCE])
-            for name, values in columns.items()
-        }
-        connection.register("incoming", part)
-        if not table.key:
-            connection.execute(f"INSERT {insertion}")
+    connection.register("incoming", {name: _fitting(table[name], values) for name, values in columns.items()})
+    if not table.key:
+        connection.execute(f"INSERT {insertion}")
+    else:
         # Each commit writes every link's row again: an update takes half as long as an insert that replaces.
-        elif _update(connection, table, casts) < len(next(iter(part.values()))):
+        changes = ", ".join(f"{name} = {value}" for name, value in casts.items() if name not in table.key)
+        keys = " AND ".join(f"{table.name}.{name} = {casts[name]}" for name in table.key)
+        update = f"UPDATE {table.name} SET {changes} FROM incoming WHERE {keys}"  # noqa: S608
+        ((updated,),) = connection.execute(update).fetchall()
+        if updated < len(next(iter(columns.values()))):
             connection.execute(f"INSERT OR REPLACE {insertion}")
-        connection.unregister("incoming")
-
-
-def _update(connection: duckdb.DuckDBPyConnection, table: TableSchema, casts: dict[str, str]) -> int:
-    """Update the rows that have the key of an incoming row, and return their number."""
-    changes = ", ".join(f"{name} = {value}" for name, value in casts.items() if name not in table.key)
-    keys = " AND ".join(f"{table.name}.{name} = {casts[name]}" for name in table.key)
-    sql = f"UPDATE {table.name} SET {changes} FROM incoming WHERE {keys}"  # noqa: S608
-    ((updated,),) = connection.execute(sql).fetchall()
-    return int(updated)
+    connection.unregister("incoming")
 
 
 def _fitting(column: ColumnSchema, values: npt.NDArray[Any]) -> npt.NDArray[Any]:

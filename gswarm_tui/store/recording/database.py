@@ -37,22 +37,11 @@ from gswarm_tui.store.querying.opening import (
 )
 from gswarm_tui.store.recording.batch import Columns, array
 from gswarm_tui.store.recording.bulk_insert import insert
-from gswarm_tui.store.recording.files import require_own
+from gswarm_tui.store.recording.files import file_bytes, require_own, wal_path
 from gswarm_tui.store.recording.minutes import UnsummedMinutes, add_sums, delete_minutes
 from gswarm_tui.store.recording.profiles import ProfileFacts, StoredProfile, remove_unfinished
-from gswarm_tui.store.sql.schema import (
-    GPU_SAMPLES,
-    HOST_SAMPLES,
-    LISTING_TABLES,
-    PROCESS_SAMPLES,
-    RECORDINGS,
-    SCHEMA_VERSION,
-    STORAGE_VERSION,
-    TABLES,
-    TableSchema,
-    literal,
-    micros,
-)
+from gswarm_tui.store.sql import schema
+from gswarm_tui.store.sql.schema import SCHEMA_VERSION, STORAGE_VERSION, TableSchema, literal, micros
 from gswarm_tui.store.sql.summaries import MINUTE_US
 from gswarm_tui.store.sql.views import described, view_statements
 
@@ -73,10 +62,10 @@ _MIN_REWRITE_BYTES = 16 * 256 * 1024
 """A smaller file has a few blocks to lose: one without samples has ten."""
 
 _SORTED_BY = {
-    GPU_SAMPLES: "gpu_id",
-    HOST_SAMPLES: "node_id",
-    PROCESS_SAMPLES: "gpu_id",
-    **dict.fromkeys(LISTING_TABLES.values(), "node_id"),
+    schema.GPU_SAMPLES: "gpu_id",
+    schema.HOST_SAMPLES: "node_id",
+    schema.PROCESS_SAMPLES: "gpu_id",
+    **dict.fromkeys(schema.LISTING_TABLES.values(), "node_id"),
 }
 _SORTED_ROWS = 4 * 122_880
 """The rewrite sorts this many rows at once: four of DuckDB's row groups, which fit into memory."""
@@ -123,18 +112,13 @@ class Database:
         self.path = path = without_links(path)
         self._pool = pool or CursorPool(path)
         self._memory = f"{MEMORY + (query_memory or QUERY_MEMORY)}B"
-        self._spill_folder = SpillFolder()
-        try:
-            self._connection = self._connect()
-            self._writer = self._connect_writer()
-        except BaseException:
-            self._spill_folder.remove()
-            raise
+        self._connect()
         self._inode = _inode(path)
         self._broken = False
         self._minutes = UnsummedMinutes()
 
-    def _connect(self) -> duckdb.DuckDBPyConnection:
+    def _connect(self) -> None:
+        """Open the file for queries and changes, and for inserts, whose plans need no optimizer."""
         path = self.path
         require_own(path)
         if not path.parent.is_dir():
@@ -145,6 +129,7 @@ class Database:
         check_regular_file(path, may_be_missing=True)
         # The recorder checkpoints between commits: a failed checkpoint in a commit would fail the commit too.
         limits = {"memory_limit": self._memory, "wal_autocheckpoint": "1TB"}
+        self._spill_folder = SpillFolder()
         connection = connect_in_memory({**NO_EXTENSIONS, **limits, **self._spill_folder.settings()})
         try:
             # An existing file keeps its version: DuckDB refuses to attach it with a lower one.
@@ -153,24 +138,18 @@ class Database:
             with contextlib.suppress(OSError):  # only a killed recorder of this file leaves a rewrite behind
                 _remove(rewrite_path(path).parent)
             _update_schema(connection, path)
-        except duckdb.Error as error:
+        except (duckdb.Error, StoreError) as error:
             connection.close()
+            self._spill_folder.remove()
+            if isinstance(error, StoreError):
+                raise
             if new and file_problem(error) in (FileProblem.DISK_FULL, FileProblem.FILE_SIZE_LIMIT):
                 # What the full disk left is no database: the next try to record would refuse it.
                 remove_with_logs(path)
             raise open_error(error, path) from error
-        except StoreError:
-            connection.close()
-            raise
         self._pool.open(connection.cursor())
-        return connection
-
-    def _connect_writer(self) -> duckdb.DuckDBPyConnection:
-        """Return the connection for inserts; their plans need no optimizer."""
-        connection = self._connection.cursor()
-        connection.execute("USE rec")
-        connection.execute("PRAGMA disable_optimizer")
-        return connection
+        self._connection, self._writer = connection, connection.cursor()
+        self._writer.execute("USE rec; PRAGMA disable_optimizer")
 
     def begin_recording(self, info: RecordingInfo) -> int:
         """Add a recording and return its number. Raises StoreError."""
@@ -180,12 +159,12 @@ class Database:
             "started_at": micros(info.started_at),
             "schema_version": SCHEMA_VERSION,
         }
-        self.write([(RECORDINGS, {name: array(RECORDINGS, name, [row[name]]) for name in row})])
+        self.write([(schema.RECORDINGS, {name: array(schema.RECORDINGS, name, [row[name]]) for name in row})])
         return recording_id
 
     def next_free(self, column: str, table: str) -> int:
         """Return the number after the highest in the column. Raises StoreError."""
-        return int(self._execute(f"SELECT coalesce(max({column}), 0) + 1 FROM {table}")[0][0])  # noqa: S608
+        return int(self.execute(f"SELECT coalesce(max({column}), 0) + 1 FROM {table}")[0][0])  # noqa: S608
 
     def profile(
         self, facts: ProfileFacts, recording_id: int | None = None, profile_id: int | None = None
@@ -198,17 +177,12 @@ class Database:
         connection.execute("USE rec")
         return StoredProfile(connection, self.path, facts, recording_id, profile_id)
 
-    def rows(self, sql: str, *values: object) -> list[dict[str, Any]]:
-        """Return the rows of a query by column. Raises StoreError."""
-        rows = self._execute(sql, list(values))
-        names = [column[0] for column in self._connection.description or ()]
-        return [dict(zip(names, row, strict=True)) for row in rows]
-
     def end_recording(self, recording_id: int, ended_at: float) -> None:
         """Store when the recording ended. Raises StoreError."""
-        self._execute(
+        self.execute(
             "UPDATE recordings SET ended_at = make_timestamp(?) WHERE recording_id = ?",
-            [micros(ended_at), recording_id],
+            micros(ended_at),
+            recording_id,
         )
 
     def write(self, tables: Sequence[tuple[TableSchema, Columns]]) -> None:
@@ -216,8 +190,7 @@ class Database:
         self._check_in_place()
         if self._broken:
             self.close()
-            self._connection = self._connect()
-            self._writer = self._connect_writer()
+            self._connect()
             self._broken = False
         try:
             try:
@@ -236,7 +209,7 @@ class Database:
             raise
 
     def _insert(self, tables: Sequence[tuple[TableSchema, Columns]]) -> None:
-        sampled = [columns["ts"] for table, columns in tables if table is GPU_SAMPLES]
+        sampled = [columns["ts"] for table, columns in tables if table is schema.GPU_SAMPLES]
         self._writer.execute("BEGIN")
         for table, columns in tables:
             insert(self._writer, table, columns)
@@ -256,7 +229,7 @@ class Database:
         if self.wal_bytes() > _MAX_WAL_BYTES:
             self._pool.stop("the recorder had to write its log into the file")
         with contextlib.suppress(_BusyError):
-            self._execute("CHECKPOINT rec")
+            self.execute("CHECKPOINT rec")
             if not self._pool.busy:
                 release_memory(self._connection, self._memory)
 
@@ -283,7 +256,7 @@ class Database:
     def describe(self) -> None:
         """Store the meanings of columns, for people who open the file with DuckDB. Raises StoreError."""
         # Hundreds of statements take less than half the time in one transaction.
-        self._execute(f"BEGIN; {'; '.join(described())}; COMMIT")
+        self.execute(f"BEGIN; {'; '.join(described())}; COMMIT")
 
     def should_rewrite(self) -> bool:
         """Return whether a rewrite pays off and is allowed. Raises StoreError.
@@ -297,8 +270,8 @@ class Database:
             return False
         if shutil.disk_usage(self.path.parent).free < _FREE_SPACE_FACTOR * self.bytes():
             return False
-        own = {("main", table.name, column.name) for table in TABLES for column in table.columns}
-        return set(self._execute(_ALL_COLUMNS)) == own
+        own = {("main", table.name, column.name) for table in schema.TABLES for column in table.columns}
+        return set(self.execute(_ALL_COLUMNS)) == own
 
     def rewrite(self, timeout_s: float) -> None:
         """Replace the file with a sorted copy if ``should_rewrite``, within ``timeout_s``.
@@ -320,7 +293,7 @@ class Database:
             shutil.copystat(self.path, copy)  # permissions, access control lists included
             execute("SET threads = 2")
             execute("COPY FROM DATABASE rec TO copy (SCHEMA)")
-            for table in TABLES:
+            for table in schema.TABLES:
                 for rows in self._sorted(table):
                     # DuckDB ignores an interrupt that comes between two statements.
                     if late.finished.is_set():
@@ -354,7 +327,7 @@ class Database:
             yield f"FROM rec.{table.name}"
             return
         span = f"SELECT epoch_us(min(ts)), epoch_us(max(ts)), count(*) FROM rec.{table.name}"  # noqa: S608
-        ((first, last, count),) = self._execute(span)
+        ((first, last, count),) = self.execute(span)
         if not count:
             return
         step = -(-(last + 1 - first) // -(-count // _SORTED_ROWS))
@@ -378,7 +351,8 @@ class Database:
         """Return the size of the write-ahead log."""
         return file_bytes(wal_path(self.path))
 
-    def _execute(self, sql: str, values: list[Any] | None = None) -> list[tuple[Any, ...]]:
+    def execute(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        """Run a statement and return its rows. Raises StoreError."""
         try:
             return self._connection.execute(sql, values).fetchall()
         except duckdb.TransactionException as error:
@@ -392,18 +366,35 @@ class Database:
 
     def _check_in_place(self) -> None:
         """Raise StoreError if the file was moved, deleted or replaced."""
-        inode = _inode(self.path)
-        if inode == self._inode:
-            return
-        if inode is None:
+        if (inode := _inode(self.path)) != self._inode:
+            gone = "deleted or moved", "it"
+            happened, what = gone if inode is None else ("replaced by another file", "the recording's file")
             raise StoreError(
-                f"{self.path} was deleted or moved, and nothing more is saved; "
-                "move it back, or restart with another file"
+                f"{self.path} was {happened}, and nothing more is saved; move {what} back, "
+                "or restart with another file"
             )
-        raise StoreError(
-            f"{self.path} was replaced by another file, and nothing more is saved; "
-            "move the recording's file back"
-        )
+
+
+@contextlib.contextmanager
+def writing_profile(path: Path, facts: ProfileFacts) -> Iterator[StoredProfile]:
+    """Write a profile into a file that no recorder has open. Raises StoreError.
+
+    If that fails, the profile's rows are removed, and a file that was made for it.
+    """
+    database = Database(path)
+    new, done, stored = database.next_free("recording_id", "recordings") == 1, False, None
+    try:
+        stored = database.profile(facts)
+        yield stored
+        database.describe()
+        database.checkpoint()
+        done = True
+    finally:
+        if stored is not None and not done and not new:
+            stored.abandon()
+        database.close()
+        if new and not done:
+            remove_with_logs(path)
 
 
 def _update_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
@@ -411,7 +402,7 @@ def _update_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     existing = checked_columns(connection, path)
     connection.execute("USE rec")
     connection.execute("BEGIN")
-    for table in TABLES:
+    for table in schema.TABLES:
         if not (there := existing.get(table.name)):
             connection.execute(table.create)
             continue
@@ -431,19 +422,6 @@ def _update_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
 def rewrite_path(path: Path) -> Path:
     """Return the path of the copy that a rewrite makes, in a private folder of its own."""
     return path.with_name(path.name + ".compact") / path.name
-
-
-def wal_path(path: Path) -> Path:
-    """Return the path of a file's write-ahead log."""
-    return path.with_name(path.name + ".wal")
-
-
-def file_bytes(path: Path) -> int:
-    """Return the size of a file in bytes, 0 if it doesn't exist."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _remove(folder: Path) -> None:

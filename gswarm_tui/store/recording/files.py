@@ -37,12 +37,22 @@ def is_database(path: Path) -> bool:
         return False
 
 
+def wal_path(path: Path) -> Path:
+    """Return the path of a file's write-ahead log."""
+    return path.with_name(path.name + ".wal")
+
+
+def file_bytes(path: Path) -> int:
+    """Return the size of a file in bytes, 0 if it doesn't exist."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def has_log(path: Path) -> bool:
     """Return whether a recording has a write-ahead log, as it wasn't closed."""
-    try:
-        return path.with_name(path.name + ".wal").stat().st_size > 0
-    except OSError:
-        return False
+    return file_bytes(wal_path(path)) > 0
 
 
 def is_own(path: Path) -> bool:

@@ -7,8 +7,8 @@ with its times on the recorder's clock.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,28 +17,17 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_tui.fleet.events import json_object
 from gswarm_tui.store.errors import StoreError, explain
-from gswarm_tui.store.sql.schema import (
-    GPUS,
-    NODES,
-    PROFILE_EVENTS,
-    PROFILE_NAMES,
-    PROFILES,
-    RECORDINGS,
-    SCHEMA_VERSION,
-    SESSIONS,
-    TableSchema,
-)
+from gswarm_tui.store.sql import schema
+from gswarm_tui.store.sql.schema import SCHEMA_VERSION, TableSchema
 
 Columns = Mapping[str, npt.NDArray[Any]]
-Rows = Callable[..., list[tuple[Any, ...]]]
-"""Runs a query with values and returns its rows."""
 
 _SAME_PROFILE = "SELECT profile_id FROM profiles WHERE digest = $1"
 _RECORDING = """
 SELECT recording_id,
-       started_at <= $2 AND coalesce(ended_at, started_at + INTERVAL 100 YEAR) >= $1 AS at_its_time
+       started_at <= make_timestamp($2)
+         AND coalesce(ended_at, started_at + INTERVAL 100 YEAR) >= make_timestamp($1) AS at_its_time
 FROM recordings
 WHERE recording_id = coalesce($3, recording_id)
 ORDER BY at_its_time DESC, recording_id DESC
@@ -66,16 +55,6 @@ ORDER BY has_gpus DESC, node_id DESC LIMIT 1
 """
 _GPUS = "SELECT replace(lower(uuid), 'gpu-', ''), gpu_id FROM gpus WHERE node_id = $1 AND uuid IS NOT NULL"
 
-
-_STEPS = """
-SELECT epoch_us(ts) / 1e6, detail FROM events
-WHERE node_id = $1 AND kind = 'clock'
-  AND contains(detail, (SELECT max_by(life, last_ts) FROM links WHERE node_id = $1))
-ORDER BY ts
-"""
-"""How far the node's clock had been set since its agent's start, each time that it was set."""
-
-_MOST_STEP_S = 1e9
 UNKNOWN = "unknown"
 """Node of a profile whose report doesn't name it."""
 
@@ -152,41 +131,18 @@ class ProfileWriter(RowTarget, Protocol):
         """Add the profile itself, which makes its rows visible. Raises StoreError."""
 
 
-def place(rows: Rows, facts: ProfileFacts, recording_id: int | None = None) -> ProfilePlace | None:
-    """Return where a profile belongs, in this recording or the one of its time; None in an empty file."""
-    span = (_naive(facts.started_ns), _naive(facts.ended_ns))
-    if not (found := rows(_RECORDING, *span, recording_id)):
-        return None
-    ((recording_id, at_its_time),) = found
-    if not (nodes := rows(_NODE, recording_id, facts.node, [gpu.uuid for gpu in facts.gpus])):
-        return ProfilePlace(recording_id, None, facts.node, None, {}, at_its_time)
-    node_id, node, offset, _ = nodes[0]
-    measured_s = offset or 0.0
-    for at_s, detail in rows(_STEPS, node_id):
-        step_s = json_object(detail).get("step_s")
-        if isinstance(step_s, int | float) and abs(step_s) < _MOST_STEP_S:
-            ahead_s = measured_s + step_s
-            offset = ahead_s if at_s <= facts.started_ns / 1e9 - ahead_s else offset
-    return ProfilePlace(recording_id, node_id, node, offset, dict(rows(_GPUS, node_id)), at_its_time)
-
-
 def profile_row(profile_id: int, facts: ProfileFacts, placed: ProfilePlace) -> dict[str, Any]:
     """Return a profile's row in ``profiles``, with times as Unix microseconds."""
     offset_us = round((placed.clock_offset_s or 0) * 1e6)
+    as_reported = ("rank", "tool", "tool_version", "file", "digest")
+    as_placed = ("recording_id", "node_id", "node", "clock_offset_s")
     return {
         "profile_id": profile_id,
-        "recording_id": placed.recording_id,
-        "node_id": placed.node_id,
-        "node": placed.node,
-        "rank": facts.rank,
-        "tool": facts.tool,
-        "tool_version": facts.tool_version,
-        "file": facts.file,
-        "digest": facts.digest,
+        **{name: getattr(placed, name) for name in as_placed},
+        **{name: getattr(facts, name) for name in as_reported},
         "zero_at": facts.zero_ns // 1000 - offset_us,
         "started_at": facts.started_ns // 1000 - offset_us,
         "ended_at": facts.ended_ns // 1000 - offset_us,
-        "clock_offset_s": placed.clock_offset_s,
         "messages": json.dumps(facts.messages, ensure_ascii=False),
         "unread": ", ".join(facts.unread) or None,
     }
@@ -213,7 +169,7 @@ class StoredProfile:
         self._connection = connection
         self._path = path
         self._refuse_repeated(facts)
-        placed = place(self._rows, facts, recording_id)
+        placed = self._place(facts, recording_id)
         self._into_empty = placed is None
         self._beside_profiles = (
             placed is not None
@@ -222,13 +178,28 @@ class StoredProfile:
         )
         self._on_new_node = placed is None or (self._beside_profiles and placed.node_id is None)
         if placed is None or self._on_new_node:
-            placed = self._new_placement(facts, None if placed is None else placed.recording_id)
+            free = self._next_free
+            number = free("recording_id", schema.RECORDINGS) if placed is None else placed.recording_id
+            gpu_ids = {gpu.uuid: gpu_id for gpu_id, gpu in enumerate(facts.gpus, free("gpu_id", schema.GPUS))}
+            placed = ProfilePlace(number, free("node_id", schema.NODES), facts.node, None, gpu_ids)
         self.placement = placed
         self.gpu_ids = placed.gpu_ids
         self.on_known_node = placed.node_id is not None
         self.at_its_time = placed.at_its_time or self._beside_profiles
-        self.profile_id = profile_id or self._next_free("profile_id", PROFILES)
-        self._first_name = self._next_free("name_id", PROFILE_NAMES)
+        self.profile_id = profile_id or self._next_free("profile_id", schema.PROFILES)
+        self._first_name = self._next_free("name_id", schema.PROFILE_NAMES)
+
+    def _place(self, facts: ProfileFacts, recording_id: int | None) -> ProfilePlace | None:
+        """Return where the profile belongs: in this recording or that of its time, None in an empty file."""
+        span = facts.started_ns // 1000, facts.ended_ns // 1000
+        if not (found := self._rows(_RECORDING, *span, recording_id)):
+            return None
+        ((recording_id, at_its_time),) = found
+        if not (nodes := self._rows(_NODE, recording_id, facts.node, [gpu.uuid for gpu in facts.gpus])):
+            return ProfilePlace(recording_id, None, facts.node, None, {}, at_its_time)
+        node_id, node, offset, _ = nodes[0]
+        gpu_ids = dict(self._rows(_GPUS, node_id))
+        return ProfilePlace(recording_id, node_id, node, offset, gpu_ids, at_its_time)
 
     def _refuse_repeated(self, facts: ProfileFacts) -> None:
         if found := self._rows(_SAME_PROFILE, facts.digest):
@@ -239,7 +210,7 @@ class StoredProfile:
 
     def abandon(self) -> None:
         """Remove the rows and names that were added while nothing else wrote. Raises StoreError."""
-        for table in PROFILE_EVENTS:
+        for table in schema.PROFILE_EVENTS:
             self._rows(f"DELETE FROM {table.name} WHERE profile_id = {self.profile_id}")  # noqa: S608
         self._rows(f"DELETE FROM profile_names WHERE name_id >= {self._first_name}")  # noqa: S608
 
@@ -253,11 +224,11 @@ class StoredProfile:
             # A recording that has only profiles is extended, so that it covers the time of this one, too.
             elif self._beside_profiles:
                 span = self.placement.recording_id, facts.started_ns // 1000, facts.ended_ns // 1000
-                for table in (RECORDINGS, SESSIONS):
+                for table in (schema.RECORDINGS, schema.SESSIONS):
                     self._rows(_EXTENDED.format(table=table.name), *span)
             if self._on_new_node:
                 self._add_node(facts)
-            self._insert(PROFILES, profile_row(self.profile_id, facts, self.placement))
+            self._insert(schema.PROFILES, profile_row(self.profile_id, facts, self.placement))
             self._rows("COMMIT")
         except StoreError:
             with suppress(duckdb.Error):
@@ -266,14 +237,14 @@ class StoredProfile:
 
     def name_ids(self, names: Sequence[str]) -> list[int]:
         """Return the ids of names, which are added if they are new. Raises StoreError."""
-        first = self._next_free("name_id", PROFILE_NAMES)
+        first = self._next_free("name_id", schema.PROFILE_NAMES)
         wanted = np.array([*names, ""], dtype=object)  # the last one keeps NumPy's type
-        with self._registered("wanted", {"name": wanted}):
-            self._rows(
-                f"INSERT INTO profile_names SELECT {first - 1} + row_number() OVER (), name FROM "  # noqa: S608
-                "(SELECT DISTINCT name FROM wanted WHERE name NOT IN (SELECT name FROM profile_names))"
-            )
-            found = dict(self._rows("SELECT name, name_id FROM profile_names JOIN wanted USING (name)"))
+        self._connection.register("wanted", {"name": wanted})
+        self._rows(
+            f"INSERT INTO profile_names SELECT {first - 1} + row_number() OVER (), name FROM "  # noqa: S608
+            "(SELECT DISTINCT name FROM wanted WHERE name NOT IN (SELECT name FROM profile_names))"
+        )
+        found = dict(self._rows("SELECT name, name_id FROM profile_names JOIN wanted USING (name)"))
         return [found[name] for name in names]
 
     def add(self, table: TableSchema, columns: Columns) -> None:
@@ -281,22 +252,12 @@ class StoredProfile:
         values = ", ".join(
             name if array.dtype.kind in "Of" else f"nullif({name}, -1)" for name, array in columns.items()
         )
-        with self._registered("incoming", columns):
-            self._rows(
-                f"INSERT INTO {table.name} (profile_id, {', '.join(columns)}) "  # noqa: S608 (own names)
-                f"SELECT {self.profile_id}, {values} FROM incoming"
-            )
-
-    def _new_placement(self, facts: ProfileFacts, recording_id: int | None) -> ProfilePlace:
-        first_gpu = self._next_free("gpu_id", GPUS)
-        gpu_ids = {gpu.uuid: gpu_id for gpu_id, gpu in enumerate(facts.gpus, first_gpu)}
-        return ProfilePlace(
-            recording_id or self._next_free("recording_id", RECORDINGS),
-            self._next_free("node_id", NODES),
-            facts.node,
-            None,
-            gpu_ids,
+        self._connection.register("incoming", dict(columns))
+        self._rows(
+            f"INSERT INTO {table.name} (profile_id, {', '.join(columns)}) "  # noqa: S608 (own names)
+            f"SELECT {self.profile_id}, {values} FROM incoming"
         )
+        self._connection.unregister("incoming")
 
     def _add_recording(self, facts: ProfileFacts) -> None:
         """Add a recording that holds nothing but the profile, and a session of its time."""
@@ -304,18 +265,19 @@ class StoredProfile:
         span = {"started_at": facts.started_ns // 1000, "ended_at": facts.ended_ns // 1000}
         imported = json.dumps({"imported_from": facts.file, "imported_run": facts.digest[:16]})
         origin = {"options": imported, "schema_version": SCHEMA_VERSION}
-        self._insert(RECORDINGS, {**own, **span, **origin})
-        session = {"session_id": self._next_free("session_id", SESSIONS), "name": Path(facts.file).stem}
-        self._insert(SESSIONS, {**own, **span, **session, "status": "stopped"})
+        self._insert(schema.RECORDINGS, {**own, **span, **origin})
+        session = {"name": Path(facts.file).stem, "status": "stopped"}
+        session_id = self._next_free("session_id", schema.SESSIONS)
+        self._insert(schema.SESSIONS, {**own, **span, **session, "session_id": session_id})
 
     def _add_node(self, facts: ProfileFacts) -> None:
         """Add the profile's node and GPUs."""
         own, node = {"recording_id": self.placement.recording_id}, {"node_id": self.placement.node_id}
-        self._insert(NODES, {**own, **node, "node": facts.node, "hostname": facts.node})
+        self._insert(schema.NODES, {**own, **node, "node": facts.node, "hostname": facts.node})
         for gpu in facts.gpus:
             row = {"gpu_index": gpu.index, "uuid": f"GPU-{gpu.uuid}", "name": gpu.name}
             more = {"pci_bus_id": gpu.pci_bus_id, "memory_total_mib": gpu.memory_total_mib}
-            self._insert(GPUS, {**node, "gpu_id": self.gpu_ids[gpu.uuid], **row, **more})
+            self._insert(schema.GPUS, {**node, "gpu_id": self.gpu_ids[gpu.uuid], **row, **more})
 
     def _insert(self, table: TableSchema, row: Mapping[str, Any]) -> None:
         marks = ", ".join(
@@ -327,14 +289,6 @@ class StoredProfile:
     def _next_free(self, column: str, table: TableSchema) -> int:
         return int(self._rows(f"SELECT coalesce(max({column}), 0) + 1 FROM {table.name}")[0][0])  # noqa: S608
 
-    @contextmanager
-    def _registered(self, name: str, columns: Mapping[str, npt.NDArray[Any]]) -> Iterator[None]:
-        self._connection.register(name, dict(columns))
-        try:
-            yield
-        finally:
-            self._connection.unregister(name)
-
     def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         try:
             return self._connection.execute(sql, list(values)).fetchall()
@@ -344,9 +298,5 @@ class StoredProfile:
 
 def remove_unfinished() -> Iterator[str]:
     """Return the statements that remove rows of profiles whose import a killed recorder didn't finish."""
-    for table in PROFILE_EVENTS:
+    for table in schema.PROFILE_EVENTS:
         yield f"DELETE FROM {table.name} WHERE profile_id NOT IN (SELECT profile_id FROM profiles)"  # noqa: S608
-
-
-def _naive(unix_ns: int) -> Any:
-    return np.datetime64(unix_ns // 1000, "us").astype(object)

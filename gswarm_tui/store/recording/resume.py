@@ -169,19 +169,15 @@ WHERE recording_id = ? AND last_ts IS NOT NULL
 GROUP BY ALL
 """
 
-_LISTED = " + ".join(
-    f"(SELECT count(*) FROM {table.name} JOIN nodes USING (node_id) WHERE recording_id = $1)"  # noqa: S608
-    for table in LISTING_TABLES.values()
+_BY_NODE, _BY_GPU = "JOIN nodes USING (node_id)", "JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)"
+_COUNTED = (
+    f"gpu_samples {_BY_GPU}",
+    f"process_samples {_BY_GPU}",
+    f"host_samples {_BY_NODE}",
+    *(f"{table.name} {_BY_NODE}" for table in LISTING_TABLES.values()),
+    "events",
 )
-_ROWS = f"""
-SELECT (SELECT count(*) FROM gpu_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
-        WHERE recording_id = $1)
-     + (SELECT count(*) FROM host_samples JOIN nodes USING (node_id) WHERE recording_id = $1)
-     + (SELECT count(*) FROM process_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
-        WHERE recording_id = $1)
-     + {_LISTED}
-     + (SELECT count(*) FROM events WHERE recording_id = $1) AS rows
-"""  # noqa: S608 (own names)
+_ROWS = " + ".join(f"(SELECT count(*) FROM {rows} WHERE recording_id = $1)" for rows in _COUNTED)  # noqa: S608
 
 
 def interrupted(source: QuerySource) -> list[Interrupted]:
@@ -242,7 +238,7 @@ def load(source: LocalSource, known_ids: KnownIds) -> Resumed:
         sessions=tuple(sessions),
         energy_j=energy_j,
         gpus=energies,
-        rows=_rows(source, _ROWS, number)[0]["rows"],
+        rows=_rows(source, f"SELECT {_ROWS} AS rows", number)[0]["rows"],
         findings=tuple(reader.findings()),
         last_at=reader.end,
     )

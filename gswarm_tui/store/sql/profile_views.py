@@ -7,12 +7,7 @@ was traced, so that a call of two layers has two rows.
 
 from __future__ import annotations
 
-from gswarm_tui.store.sql.schema import (
-    PROFILE_API_EVENTS,
-    PROFILE_KERNEL_EVENTS,
-    PROFILE_MEMORY_EVENTS,
-    PROFILE_RANGE_EVENTS,
-)
+from gswarm_tui.store.sql import schema
 from gswarm_tui.store.sql.view_columns import OF_PROFILE, OF_PROFILE_GPU, View, columns, event_columns
 
 OS_RUNTIME = 27
@@ -175,13 +170,13 @@ TRACE_GPUS = _gpus("(SELECT *, NULL::INTEGER AS gpu_id FROM trace_kernel_events 
 # fmt: off
 VIEWS = {
     "profile_api": View("Each call of CUDA, and of the operating system's libraries, in profiles", API,
-        event_columns(PROFILE_API_EVENTS, f"{OF_PROFILE} layer", "traced_name")),
-    "profile_kernels": View("Each kernel in profiles", KERNELS, event_columns(PROFILE_KERNEL_EVENTS,
-            f"{OF_PROFILE_GPU} kind", "short_name gpu_id")),
+        event_columns(schema.PROFILE_API_EVENTS, f"{OF_PROFILE} layer", "traced_name")),
+    "profile_kernels": View("Each kernel in profiles", KERNELS,
+        event_columns(schema.PROFILE_KERNEL_EVENTS, f"{OF_PROFILE_GPU} kind", "short_name gpu_id")),
     "profile_memory": View("Each copy and memory set in profiles", MEMORY,
-        event_columns(PROFILE_MEMORY_EVENTS, OF_PROFILE_GPU, "gpu_id")),
+        event_columns(schema.PROFILE_MEMORY_EVENTS, OF_PROFILE_GPU, "gpu_id")),
     "profile_ranges": View("Each NVTX range in profiles, named as by nsys: after its domain, if it has one",
-        RANGES, event_columns(PROFILE_RANGE_EVENTS, OF_PROFILE)),
+        RANGES, event_columns(schema.PROFILE_RANGE_EVENTS, OF_PROFILE)),
     "profile_metrics": View("Each metric of each kernel that Nsight Compute profiled, at the start of the "
         "profile", METRICS,
         columns(f"ts {OF_PROFILE} launch kernel metric unit number text profile_id recording_id")),

@@ -8,16 +8,8 @@ from dataclasses import replace
 from gswarm_agent.metrics import LISTINGS, ROW_NAMES
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
 from gswarm_tui.store.figures.definitions import MINE, inside_us, reaches_into
-from gswarm_tui.store.sql import profile_views, trace_views, trial_views
-from gswarm_tui.store.sql.schema import (
-    EVENTS,
-    GPU_SAMPLES,
-    HOST_SAMPLES,
-    LISTING_TABLES,
-    PROCESS_SAMPLES,
-    TABLES,
-    literal,
-)
+from gswarm_tui.store.sql import profile_views, schema, trace_views, trial_views
+from gswarm_tui.store.sql.schema import literal
 from gswarm_tui.store.sql.summaries import SESSION_SPANS, Spans, bubbles, coverage, processes, summary
 from gswarm_tui.store.sql.view_columns import View, columns, table_columns
 
@@ -51,7 +43,7 @@ JOIN nodes n USING (node_id)
 
 def _listing(kind: str) -> View:
     """Return the view of a listing, with the words of codes."""
-    table = LISTING_TABLES[kind]
+    table = schema.LISTING_TABLES[kind]
     words = [f"{[*m.words]}[{m.name} + 1] AS {m.name}" for m in LISTINGS[kind] if m.words]
     replaced = f"REPLACE ({', '.join(words)})" if words else ""
     query = f"SELECT s.* {replaced}, n.recording_id, n.node FROM {table.name} s JOIN nodes n USING (node_id)"  # noqa: S608
@@ -142,7 +134,7 @@ _GPU_FACTS = (
     "node_id gpu_id recording_id"
 )
 _SAMPLE_COLUMNS = table_columns(
-    GPU_SAMPLES,
+    schema.GPU_SAMPLES,
     "ts node gpu_index util_pct mem_used_pct power_w allocated",
     _GPU_FACTS,
     mem_used_pct="round(100 * mem_used_mib / nullif(mem_total_mib, 0), 1)",
@@ -159,14 +151,15 @@ VIEWS: dict[str, View] = {
         f"{_SAMPLES}{OWN}", _SAMPLE_COLUMNS),
     "all_samples": View("samples of all GPUs of the nodes, also of those that Slurm gave to others", _SAMPLES,
         _SAMPLE_COLUMNS),
-    "hosts": View("Host samples with the names of nodes", _HOSTS, table_columns(HOST_SAMPLES, "ts node",
-            "host_memory_total_mib node_id recording_id")),
+    "hosts": View("Host samples with the names of nodes", _HOSTS,
+        table_columns(schema.HOST_SAMPLES, "ts node", "host_memory_total_mib node_id recording_id")),
     "processes": View("Samples of GPU processes with the names of nodes, without GPUs that Slurm gave to "
-        "others", _PROCESSES, table_columns(PROCESS_SAMPLES, "ts node gpu_index pid",
+        "others", _PROCESSES,
+        table_columns(schema.PROCESS_SAMPLES, "ts node gpu_index pid",
             "uuid gpu_name gpu_numa_node allocated parent_index mig_profile node_id gpu_id recording_id")),
-    **{kind: _listing(kind) for kind in LISTING_TABLES},
+    **{kind: _listing(kind) for kind in schema.LISTING_TABLES},
     "event_log": View("Events with the names of nodes and the indexes of GPUs", _EVENT_LOG,
-        table_columns(EVENTS, "ts node gpu_index", "node_id gpu_id recording_id")),
+        table_columns(schema.EVENTS, "ts node gpu_index", "node_id gpu_id recording_id")),
     "session_samples": View("samples of each session; each counts for in_session_ms, the part of its "
         "interval in the session", _SESSION_SAMPLES, _SESSION_SAMPLE_COLUMNS),
     "session_coverage": View("The time of each session that the frames of each node cover; complete if no "
@@ -220,7 +213,7 @@ VIEW_NAMES = tuple(VIEWS)
 def meanings(names: Sequence[str]) -> dict[str, str]:
     """Return the meanings of columns in the view or table that has most of them."""
     known = [{column.name: column.meaning for column in view.columns} for view in VIEWS.values()]
-    known += [{column.name: column.meaning for column in table.columns} for table in TABLES]
+    known += [{column.name: column.meaning for column in table.columns} for table in schema.TABLES]
     best = max(known, key=lambda one: len(one.keys() & set(names)))
     return {name: best[name] for name in names if name in best}
 
@@ -233,7 +226,7 @@ def view_statements() -> Iterator[str]:
 
 def described() -> Iterator[str]:
     """Return the statements that store the meanings of tables, views and columns; it takes 0.1 s."""
-    for table in TABLES:
+    for table in schema.TABLES:
         yield f"COMMENT ON TABLE {table.name} IS {literal(table.meaning)}"
         for column in table.columns:
             yield f"COMMENT ON COLUMN {table.name}.{column.name} IS {literal(column.meaning)}"

@@ -21,40 +21,25 @@ from gswarm_tui.store.recording.batch import Values, array
 from gswarm_tui.store.recording.bulk_insert import insert
 from gswarm_tui.store.recording.database import Database
 from gswarm_tui.store.recording.minutes import add_all_sums
-from gswarm_tui.store.sql.run_names import RUN
-from gswarm_tui.store.sql.schema import (
-    EVENTS,
-    FINDINGS,
-    GPU_SAMPLES,
-    GPUS,
-    NODES,
-    PROFILE_EVENTS,
-    PROFILE_NAMES,
-    PROFILES,
-    RECORDINGS,
-    SCHEMA_VERSION,
-    SESSIONS,
-    ColumnSchema,
-    TableSchema,
-    literal,
-)
+from gswarm_tui.store.sql import schema
+from gswarm_tui.store.sql.schema import SCHEMA_VERSION, ColumnSchema, TableSchema, literal
 from gswarm_tui.store.sql.views import described
-from gswarm_tui.store.transfer.parquet import OF_PROFILES, PRIVATE, SAMPLES, SETTINGS, SMALL
+from gswarm_tui.store.transfer.parquet import OF_PROFILES, PRIVATE, RUN, SAMPLES, SETTINGS, SMALL
 
 _NUMBERED = {
-    "recording_id": RECORDINGS,
-    "node_id": NODES,
-    "gpu_id": GPUS,
-    "session_id": SESSIONS,
-    "finding_id": FINDINGS,
-    "profile_id": PROFILES,
-    "name_id": PROFILE_NAMES,
+    "recording_id": schema.RECORDINGS,
+    "node_id": schema.NODES,
+    "gpu_id": schema.GPUS,
+    "session_id": schema.SESSIONS,
+    "finding_id": schema.FINDINGS,
+    "profile_id": schema.PROFILES,
+    "name_id": schema.PROFILE_NAMES,
 }
 _REFERENCES = {name: name for name in _NUMBERED} | {"short_name_id": "name_id"}
 _MAY_LACK = {
-    EVENTS: {"node_id", "gpu_id"},
-    PROFILES: {"node_id"},
-    **{table: {"gpu_id", "name_id", "short_name_id"} for table in PROFILE_EVENTS},
+    schema.EVENTS: {"node_id", "gpu_id"},
+    schema.PROFILES: {"node_id"},
+    **{table: {"gpu_id", "name_id", "short_name_id"} for table in schema.PROFILE_EVENTS},
 }
 """References that may be NULL, by table."""
 # An imported recording can't be resumed here, so it gets an end even if its recorder was killed.
@@ -124,9 +109,9 @@ class Importing:
 
     def add_dataset(self, folder: Path, report: Callable[[float], None]) -> int:
         """Add a dataset of ``write_dataset``; return the number of GPU samples. Raises StoreError."""
-        runs = sorted((folder / RECORDINGS.name).glob("run=*"))
+        runs = sorted((folder / "recordings").glob("run=*"))
         if not runs:
-            raise StoreError(f"{folder} is not an export of gswarm-tui: it has no {RECORDINGS.name}/run=…")
+            raise StoreError(f"{folder} is not an export of gswarm-tui: it has no recordings/run=…")
         samples = 0
         for done, run in enumerate(runs):
 
@@ -143,7 +128,7 @@ class Importing:
             table: sorted(file for file in (folder / table.name / run).rglob("*.parquet") if file.is_file())
             for table in (*SMALL, *SAMPLES, *OF_PROFILES)
         }
-        for table in (RECORDINGS, NODES, GPUS):
+        for table in (schema.RECORDINGS, schema.NODES, schema.GPUS):
             if not found[table]:
                 raise StoreError(f"{folder} is not an export of gswarm-tui: it has no {table.name}/{run}")
         self._renumbered.clear()
@@ -157,7 +142,7 @@ class Importing:
                 report(done / len(found))
                 if files:
                     count = self._add_table(table, files, folder, unquote(run.removeprefix("run=")))
-                    samples += count if table is GPU_SAMPLES else 0
+                    samples += count if table is schema.GPU_SAMPLES else 0
             self.connection.execute(_END_RECORDINGS)
             self.connection.execute(_END_SESSIONS)
         except duckdb.Error as error:
@@ -172,7 +157,7 @@ class Importing:
         columns = self._columns(reading)
         if column not in columns:
             raise StoreError(f"{folder / table.name} has no column {column}")
-        if table is RECORDINGS:
+        if table is schema.RECORDINGS:
             if "schema_version" not in columns:
                 raise StoreError(
                     f"{folder} is not an export of gswarm-tui: its recordings have no schema_version"
@@ -233,7 +218,7 @@ class Importing:
                 chosen[column.name] = _checked(column)
             elif "NOT NULL" in column.sql:
                 raise StoreError(f"{folder / table.name} has no column {column.name}")
-        if table is RECORDINGS:
+        if table is schema.RECORDINGS:
             chosen["options"] = literal(mark(folder.name, run))
         total = self.connection.execute(f"SELECT count(*) FROM {reading}").fetchall()[0][0]  # noqa: S608
         done = self.connection.execute(

@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -35,33 +36,17 @@ from gswarm_tui.store.figures.definitions import MINE, reaches_into
 from gswarm_tui.store.querying.opening import open_for_reading
 from gswarm_tui.store.querying.results import QueryError, QuerySource, Result
 from gswarm_tui.store.querying.running_query import explain_query
-from gswarm_tui.store.sql.run_names import RUN
-from gswarm_tui.store.sql.schema import (
-    EVENTS,
-    FINDINGS,
-    GPU_LINKS,
-    GPU_SAMPLES,
-    GPUS,
-    HOST_SAMPLES,
-    LINKS,
-    LISTING_TABLES,
-    NODES,
-    PROCESS_SAMPLES,
-    PROFILE_EVENTS,
-    PROFILE_NAMES,
-    PROFILES,
-    RECORDINGS,
-    SESSIONS,
-    ColumnSchema,
-    TableSchema,
-    literal,
-)
+from gswarm_tui.store.sql import schema
+from gswarm_tui.store.sql.schema import ColumnSchema, TableSchema, literal
 from gswarm_tui.store.sql.view_columns import MEANINGS
 from gswarm_tui.store.sql.views import meanings
 
-SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, *LISTING_TABLES.values())
-SMALL = (RECORDINGS, NODES, GPUS, SESSIONS, EVENTS, FINDINGS, LINKS, GPU_LINKS)
-OF_PROFILES = (PROFILES, PROFILE_NAMES, *PROFILE_EVENTS)
+SAMPLES = (schema.GPU_SAMPLES, schema.HOST_SAMPLES, schema.PROCESS_SAMPLES, *schema.LISTING_TABLES.values())
+SMALL = (
+    schema.RECORDINGS, schema.NODES, schema.GPUS, schema.SESSIONS, schema.EVENTS, schema.FINDINGS,
+    schema.LINKS, schema.GPU_LINKS,
+)  # fmt: skip
+OF_PROFILES = (schema.PROFILES, schema.PROFILE_NAMES, *schema.PROFILE_EVENTS)
 """In this order: what others refer to comes first."""
 PRIVATE = frozenset({"uid", "options"})
 """Columns of ``recordings`` that only serve to resume it on the machine where it was made."""
@@ -72,6 +57,15 @@ _ADDED = {
     "mem_used_pct": "round(100 * s.mem_used_mib / nullif(g.memory_total_mib, 0), 1) AS mem_used_pct",
 }
 """Columns of GPU samples that aren't in their table; those of processes have the first two."""
+
+RUN = """coalesce(
+  TRY_CAST(options AS JSON) ->> 'imported_run',
+  strftime(started_at, '%Y%m%d-%H%M%S-')
+    || left(sha256(coalesce(nullif(uid, ''), concat_ws(' ', host, recording_id))), 8)
+)"""
+"""The name of a run as SQL over ``recordings``: the same in its exports and their imports, sorted by time.
+
+It has a hash of the identifier that agents know, not the identifier itself."""
 
 SETTINGS: Settings = {**NO_EXTENSIONS, "threads": 2, "memory_limit": "512MB"}
 
@@ -100,7 +94,7 @@ class Slice:
         """Return the SQL condition that a sample ``s`` is in the slice."""
         covers = [f"s.{c.name}" for c in table.columns if c.name in ("interval_ms", "energy_used_ms")]
         if not covers:
-            frames = f"SELECT s.ts, s.node_id FROM {HOST_SAMPLES.name} s WHERE {self.samples(HOST_SAMPLES)}"  # noqa: S608
+            frames = f"SELECT s.ts, s.node_id FROM host_samples s WHERE {self.samples(schema.HOST_SAMPLES)}"  # noqa: S608
             return f"({self.within('s.ts')} OR (s.ts, node_id) IN ({frames}))"
         if self.since is None or self.until is None:
             return "true"
@@ -115,30 +109,22 @@ class Slice:
         return f"{own} AND started_at < TIMESTAMP '{self.until}' AND ended_at > TIMESTAMP '{self.since}'"
 
 
-@dataclass(frozen=True)
-class Written:
-    """Contents of a dataset: the numbers of GPU samples and of profiles."""
-
-    samples: int
-    profiles: int
-
-
 def is_dataset(folder: Path) -> bool:
     """Return whether a folder holds an export and nothing else."""
     names = {path.name for path in folder.iterdir()}
     own = {table.name for table in (*SAMPLES, *SMALL, *OF_PROFILES)}
     files = (path for path in folder.rglob("*") if not path.is_dir())
-    return RECORDINGS.name in names <= own and all(file.suffix == ".parquet" for file in files)
+    return schema.RECORDINGS.name in names <= own and all(file.suffix == ".parquet" for file in files)
 
 
 def of_profiles(table: TableSchema, own: Sequence[int]) -> str:
     """Return the SQL condition that a row of one of ``OF_PROFILES`` belongs to the profiles ``own``."""
     ids = f"profile_id IN ({', '.join(map(str, own))})"
-    if table is not PROFILE_NAMES:
+    if table is not schema.PROFILE_NAMES:
         return ids
     used = (
         f"SELECT {column.name} FROM {events.name} WHERE {ids}"  # noqa: S608 (own names)
-        for events in PROFILE_EVENTS
+        for events in schema.PROFILE_EVENTS
         for column in events.columns
         if column.name.endswith("name_id")
     )
@@ -150,34 +136,26 @@ def write_dataset(
     folder: Path,
     slices: Sequence[Slice],
     report: Callable[[float], None] = lambda _share: None,
-) -> Written:
-    """Write slices of a recording file into an empty folder.
+) -> tuple[int, int]:
+    """Write slices of a recording file into an empty folder; return the numbers of GPU samples and profiles.
 
     A finished file is closed and copied by DuckDB; a running recording is queried. ``report`` is called with
     the finished share, from 0 to 1. Raises StoreError.
     """
     if source.running:
-
-        def copy(query: str, file: Path, known: Mapping[str, str]) -> None:
-            write_parquet(source.query(query), file, known)
-
-        return _Writing(lambda query: source.query(query).rows(), copy, folder, slices).write(report)
+        return _Writing(
+            lambda query: source.query(query).rows(),
+            lambda query, file, known: write_parquet(source.query(query), file, known),
+            folder,
+            slices,
+        ).write(report)
     source.close()
-    return _copy_file(source.path, folder, slices, report)
-
-
-def _copy_file(path: Path, folder: Path, slices: Sequence[Slice], report: Callable[[float], None]) -> Written:
     settings = SETTINGS | {"temp_directory": str(folder.parent / "spilt")}
-    connection = open_for_reading(path, settings, folder, for_people=False)
-
-    def query(query: str) -> list[tuple[Any, ...]]:
-        return connection.execute(query).fetchall()
-
-    def copy(query: str, file: Path, known: Mapping[str, str]) -> None:
-        _copy(connection, query, file, known)
-
+    connection = open_for_reading(source.path, settings, folder, for_people=False)
     try:
-        return _Writing(query, copy, folder, slices).write(report)
+        return _Writing(
+            lambda query: connection.execute(query).fetchall(), partial(_copy, connection), folder, slices
+        ).write(report)
     except duckdb.Error as error:
         raise StoreError(explain(error, Path("the export"))) from error
     finally:
@@ -194,34 +172,40 @@ class _Writing:
     slices: Sequence[Slice]
     runs: dict[int, str] = field(default_factory=dict)
 
-    def write(self, report: Callable[[float], None]) -> Written:
+    def write(self, report: Callable[[float], None]) -> tuple[int, int]:
         self.runs.update(self.query(f"SELECT recording_id, {RUN} FROM recordings"))  # noqa: S608 (own names)
-        nodes = [(part, node) for part in self.slices for node in self._nodes(part)]
+        names = "SELECT node FROM nodes WHERE recording_id = {} GROUP BY node ORDER BY min(node_id)"
+        nodes = [
+            (part, node) for part in self.slices for (node,) in self.query(names.format(part.recording_id))
+        ]
         written = 0
         for done, (part, node) in enumerate(nodes):
             report(done / len(nodes))
             for table in SAMPLES:
                 count = self._samples(table, part, node)
-                written += count if table is GPU_SAMPLES else 0
+                written += count if table is schema.GPU_SAMPLES else 0
         # Last: a running recording may add nodes and GPUs while their samples are copied.
         for part in self.slices:
             for small in SMALL:
                 self.copy(self._small(small, part), self._file(small, part), _meanings(small))
-        return Written(written, sum(self._profiles(part) for part in self.slices))
+        return written, sum(self._profiles(part) for part in self.slices)
 
     def _profiles(self, part: Slice) -> int:
         """Write the profiles of a slice and return their number."""
         # A running recording may import another profile meanwhile, so the ids are read once.
         query = f"SELECT profile_id FROM profiles WHERE {part.profiles()} ORDER BY profile_id"  # noqa: S608
         own = [row[0] for row in self.query(query)]
-        if not own:
-            return 0
-        for table in OF_PROFILES:
-            where = of_profiles(table, own)
-            if self.query(f"SELECT 1 FROM {table.name} WHERE {where} LIMIT 1"):  # noqa: S608 (own numbers)
-                query = f"SELECT {_portable_columns(table.columns)} FROM {table.name} WHERE {where}"  # noqa: S608
-                self.copy(query, self._file(table, part), _meanings(table))
+        for table in OF_PROFILES if own else ():
+            columns = _portable_columns(table.columns)
+            self._rows(table, f"SELECT {columns} FROM {table.name} WHERE {of_profiles(table, own)}", part)  # noqa: S608
         return len(own)
+
+    def _rows(self, table: TableSchema, query: str, part: Slice, node: str = "") -> int:
+        """Write the rows of a query, if there are any, and return their number."""
+        count = int(self.query(f"SELECT count(*) FROM ({query})")[0][0])  # noqa: S608 (own names and numbers)
+        if count:
+            self.copy(query, self._file(table, part, node), _meanings(table))
+        return count
 
     def _file(self, table: TableSchema, part: Slice, node: str = "") -> Path:
         folder = self.folder / table.name / f"run={quote(self.runs[part.recording_id], safe='')}"
@@ -230,13 +214,6 @@ class _Writing:
         folder.mkdir(parents=True)
         return folder / "part-0.parquet"
 
-    def _nodes(self, part: Slice) -> list[str]:
-        query = (
-            f"SELECT node FROM nodes WHERE recording_id = {part.recording_id} "  # noqa: S608 (own number)
-            "GROUP BY node ORDER BY min(node_id)"
-        )
-        return [row[0] for row in self.query(query)]
-
     def _small(self, table: TableSchema, part: Slice) -> str:
         own = f"recording_id = {part.recording_id}"
         nodes = f"SELECT node_id FROM nodes WHERE {own}"  # noqa: S608 (own numbers)
@@ -244,11 +221,11 @@ class _Writing:
         where = (
             own if "recording_id" in {column.name for column in table.columns} else f"node_id IN ({nodes})"
         )
-        if table is SESSIONS and part.session_id is not None:
+        if table is schema.SESSIONS and part.session_id is not None:
             where += f" AND session_id = {part.session_id}"
-        if table is EVENTS:
+        if table is schema.EVENTS:
             where += f" AND {part.within('ts')}"
-        if table is FINDINGS and part.since is not None:
+        if table is schema.FINDINGS and part.since is not None:
             where += f" AND since <= TIMESTAMP '{part.until}'"
             where += f" AND coalesce(until > TIMESTAMP '{part.since}', true)"
         return f"SELECT {columns} FROM {table.name} WHERE {where}"  # noqa: S608 (own names)
@@ -258,19 +235,15 @@ class _Writing:
             f"SELECT node_id FROM nodes WHERE recording_id = {part.recording_id} AND node = {literal(node)}"  # noqa: S608
         )
         columns = [f"{_portable(f's.{c.name}', c.type)} AS {c.name}" for c in table.columns]
-        columns += list(_ADDED.values())[: {GPU_SAMPLES: 3, PROCESS_SAMPLES: 2}.get(table, 0)]
-        of_gpus = table in (GPU_SAMPLES, PROCESS_SAMPLES)
+        columns += list(_ADDED.values())[: {schema.GPU_SAMPLES: 3, schema.PROCESS_SAMPLES: 2}.get(table, 0)]
+        of_gpus = table in (schema.GPU_SAMPLES, schema.PROCESS_SAMPLES)
         gpus = "JOIN gpus g USING (gpu_id) " if of_gpus else ""
         own = f"g.{MINE} AND " if of_gpus and not part.all_gpus else ""
         query = (
             f"SELECT {', '.join(columns)} FROM {table.name} s {gpus}"  # noqa: S608 (own names)
             f"WHERE {own}node_id IN ({nodes}) AND {part.samples(table)}"
         )
-        count = int(self.query(f"SELECT count(*) FROM ({query})")[0][0])  # noqa: S608 (as above)
-        if not count:
-            return 0
-        self.copy(query, self._file(table, part, node), _meanings(table))
-        return count
+        return self._rows(table, query, part, node)
 
 
 def _meanings(table: TableSchema) -> dict[str, str]:
