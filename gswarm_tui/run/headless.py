@@ -305,7 +305,7 @@ class Headless:
         self._ended.set()
 
     def _report(self, recorder: FileWriter | None, ended: RunResult) -> dict[str, Any]:
-        """Print how the recording ended, and return it for clients: why, lines, problems, exit status."""
+        """Print how the recording ended, and return it for clients: why, note, lines, problems, status."""
         problems = [f"{ended.problem} (log: {self._log})"] if ended.problem else []
         if ended.status is not None and ended.status.error:
             problems.append(f"the recording is incomplete: {ended.status.error} (log: {self._log})")
@@ -327,7 +327,7 @@ class Headless:
 
                 figures = quit_summary.recording_figures(recorder.path, recorder.recording_id)
                 report["lines"] += [figures] if figures else []
-                report["lines"] += note
+                report["note"] = note
                 report["next"] = quit_summary.next_commands(recorder.path)
             from gswarm_tui.store.recording.files import has_log
 
@@ -345,8 +345,8 @@ class Headless:
             print_notice(problem)
         return report
 
-    def _write_note(self, path: Path) -> list[str]:
-        """Note for the parent process what the rules found, and return it as lines."""
+    def _write_note(self, path: Path) -> list[tuple[str, str]]:
+        """Note for the parent process what the rules found, and return it as labels and texts."""
         from gswarm_tui.fleet.findings import in_order
         from gswarm_tui.insight.notes import closing_note
 
@@ -358,7 +358,7 @@ class Headless:
         written = json.dumps([[printable(part) for part in line] for line in note]).encode()
         if len(written) <= NOTE_BYTES:
             self._note[:] = written.ljust(NOTE_BYTES, b"\0")
-        return [f"{label:<10} {text}" for label, text in note]
+        return note
 
     def read_note(self) -> list[list[str]]:
         """Return in the parent process what the rules found, as labels and texts."""

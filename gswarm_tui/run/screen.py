@@ -182,11 +182,13 @@ def _print_report(client: Recorder, uid: str) -> int:
     if not client.ended:
         print_notice(f"the recorder doesn't answer; gswarm-tui attach {uid[:8]} shows it again")
         return 1
+    from gswarm_tui.printing.table import print_labelled
     from gswarm_tui.tui.app import SCREEN_QUIT
 
     report = client.report
     if report.get("why", SCREEN_QUIT) != SCREEN_QUIT:
         print_notice(report["why"])
+    print_labelled(report.get("note", ()), sys.stdout)
     for line in report.get("lines", ()):
         print(printable(line))
     for problem in report.get("problems", ()):
