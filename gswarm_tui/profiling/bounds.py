@@ -19,6 +19,8 @@ from gswarm_tui.profiling.report_text import ReportError
 
 _REFUSED = "Out of Memory Error: Failed to allocate block", "Out of Memory Error: Allocation failure"
 """DuckDB's texts where this limit refuses memory; its own limit has others."""
+_AGAIN_S = 10.0
+"""The alarm rings again after this time, as an exception that it raises within SQLite can be lost."""
 _SIGNALS = (signal.SIGALRM, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -73,7 +75,7 @@ def bounded(path: Path, limits: Limits = LIMITS) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     handlers = {number: signal.signal(number, stop) for number in _SIGNALS}
     resource.setrlimit(resource.RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))
-    signal.setitimer(signal.ITIMER_REAL, limits.seconds)
+    signal.setitimer(signal.ITIMER_REAL, limits.seconds, _AGAIN_S)
     try:
         yield
     except BaseException as error:
