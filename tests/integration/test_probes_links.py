@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gswarm_agent.probes.gpus.nvidia_links import NvLink, nvlink_faults
-from gswarm_agent.probes.topology import find_adapters, pci_kind, read_numa_node
+from gswarm_agent.probes.gpus.nvidia_links import (
+    NvLink,
+    find_adapters,
+    nvlink_faults,
+    pci_kind,
+    read_numa_node,
+)
 from tests.cluster.standin import Scenario
 from tests.integration.probe_stage import Stage
 

@@ -61,9 +61,7 @@ class NodeProbe:
     def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:
         """See Probe."""
         host = replace(
-            self._host_facts,
-            driver_version=self._gpus.driver_version,
-            cuda_version=self._gpus.cuda_version,
+            self._host_facts, driver_version=self._gpus.driver_version, cuda_version=self._gpus.cuda_version
         )
         of_host = {} if self._host is None else {**self._host.reasons, **self._hung()}
         if self._host is not None and not self._ports.find(0):

@@ -96,7 +96,7 @@ class Nvidia:
         if reason:
             self._no_processes[index] = reason
         facts = read_gpu_facts(self._nvml, gpu)
-        from gswarm_agent.probes.topology import pci_folder, read_numa_node
+        from gswarm_agent.probes.gpus.nvidia_links import pci_folder, read_numa_node
 
         folder = pci_folder(self._sys, facts.pci_bus_id or "unknown")
         return replace(facts, numa_node=read_numa_node(folder))

@@ -224,9 +224,7 @@ def call_sources(nvml: Nvml) -> List[CallSource]:
         one("mem_clock_mhz", api.nvmlDeviceGetClockInfo, api.NVML_CLOCK_MEM),
         # The growth of the counter belongs to the row of its reading.
         CallSource(
-            ("energy_mj",),
-            lambda handle: (api.nvmlDeviceGetTotalEnergyConsumption(handle),),
-            repeats=False,
+            ("energy_mj",), lambda handle: (api.nvmlDeviceGetTotalEnergyConsumption(handle),), repeats=False
         ),
         CallSource(
             ("clock_reasons",),
@@ -327,9 +325,7 @@ def health_sources(nvml: Nvml) -> List[GpuSource]:
             api.nvmlDeviceGetRemappedRows,
         ),
         CallSource(
-            ("temp_margin_c",),
-            lambda handle: (api.nvmlDeviceGetMarginTemperature(handle),),
-            slowdown_margin,
+            ("temp_margin_c",), lambda handle: (api.nvmlDeviceGetMarginTemperature(handle),), slowdown_margin
         ),
         CallSource(
             ("power_limit_now_w",), lambda handle: (api.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,)
