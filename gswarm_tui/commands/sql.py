@@ -77,8 +77,8 @@ def _open_screen(source: QuerySource, environ: Mapping[str, str]) -> int:
     from gswarm_tui.tui.viewer import SqlApp
 
     app = SqlApp(
-        lambda: RecordingQueries(source),
         running=source.running,
+        open_queries=lambda: RecordingQueries(source),
         theme=build.choose_theme(parse([], environ), environ),
         history=QueryHistory(history_path()),
     )

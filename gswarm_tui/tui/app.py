@@ -269,8 +269,6 @@ class GswarmApp(Viewer):
         trace = partial(intents.StartTrace, *parse_traced(answers[0]), ranks, stacks)
         self.change("trace requested; the events show its progress", trace)
 
-    # Sessions
-
     @property
     def recorded(self) -> bool:
         """Whether the fleet is recorded."""
@@ -389,8 +387,6 @@ class GswarmApp(Viewer):
         name, values = answer[0], _values(answer[1])
         at = None if answer[2].strip() == "now" else self.parse_time(answer[2])
         self.change(f"marked {name}", lambda: intents.SetMark(name, values, at))
-
-    # The end
 
     async def action_quit(self) -> None:
         """Close the screen; if that ends the recorder, confirm it while sessions run or after a minute."""

@@ -12,7 +12,7 @@ from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.tui.actions import QUERY, actions_of
 from gswarm_tui.tui.drawing.numbers import meaning
 from gswarm_tui.tui.screens.base import ViewerScreen
-from gswarm_tui.tui.screens.dialogs import Choice, PickDialog, ask
+from gswarm_tui.tui.screens.dialogs import Choice
 from gswarm_tui.tui.screens.node import NodeScreen
 
 
@@ -36,9 +36,3 @@ def palette_entries(screen: ViewerScreen) -> Iterator[Choice]:
     for node in viewer.fleet.nodes:
         show_node = partial(lambda name: viewer.show(NodeScreen(name)), node)
         yield Choice(show_node, f"Open {node}", "node", "go", listed=False)
-
-
-def open_palette(screen: ViewerScreen) -> None:
-    """Let the user pick one of the commands of a screen, and run it."""
-    dialog = PickDialog("commands, metrics, nodes", list(palette_entries(screen)))
-    ask(screen.app, dialog, screen.app.call_later)

@@ -19,9 +19,9 @@ from gswarm_tui.tui.actions import QUERY, bindings_of, possible, reason_for_no_e
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.drawing.themes import themes
-from gswarm_tui.tui.palette import open_palette
+from gswarm_tui.tui.palette import palette_entries
 from gswarm_tui.tui.screens.base import UNTIL_READ_S, ViewerApp, ViewerOptions, ViewerScreen
-from gswarm_tui.tui.screens.dialogs import FormDialog, FormField, ask
+from gswarm_tui.tui.screens.dialogs import FormDialog, FormField, PickDialog, ask
 from gswarm_tui.tui.screens.events import EventsScreen
 from gswarm_tui.tui.screens.findings import FindingsScreen
 from gswarm_tui.tui.screens.fleet import FleetScreen
@@ -30,7 +30,6 @@ from gswarm_tui.tui.screens.sessions import SessionsScreen
 from gswarm_tui.tui.textual_internals.driver import hang_up_if_terminal_closed
 
 if TYPE_CHECKING:
-    from gswarm_tui.analysis.queries import RecordingQueries
     from gswarm_tui.tui.screens.sql import SqlScreen, SqlState
 
 UPDATE_EVERY_S = 1.0
@@ -168,7 +167,8 @@ class Viewer(ViewerApp):
 
     def action_command_palette(self) -> None:
         """Find a command by its name."""
-        open_palette(self.front)
+        dialog = PickDialog("commands, metrics, nodes", list(palette_entries(self.front)))
+        ask(self, dialog, self.call_later)
 
     def action_theme(self, name: str = "") -> None:
         """Switch to a theme by its name, or to the next."""
@@ -281,15 +281,8 @@ def ellipsis(player: Player) -> str:
 class SqlApp(Viewer):
     """App that shows only the SQL screen; ``running`` recordings are queried through their head."""
 
-    def __init__(
-        self,
-        open_queries: Callable[[], RecordingQueries],
-        *,
-        running: bool,
-        theme: str,
-        history: QueryHistory,
-    ) -> None:
-        super().__init__(QUERY, theme=theme, open_queries=open_queries, history=history)
+    def __init__(self, *, running: bool, **options: Unpack[ViewerOptions]) -> None:
+        super().__init__(QUERY, **options)
         self._running_recording = running
         self._no_fleet = Fleet(())
 

@@ -361,8 +361,8 @@ async def test_tab_completes_and_switches_the_focus_elsewhere(app: GswarmApp) ->
 
 async def test_sql_app_queries_a_recording_and_quits(source: FileSource) -> None:
     app = SqlApp(
-        lambda: RecordingQueries(source.second_source()),
         running=False,
+        open_queries=lambda: RecordingQueries(source.second_source()),
         theme="dark",
         history=QueryHistory(None),
     )

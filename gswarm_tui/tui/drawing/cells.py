@@ -27,11 +27,9 @@ Cursor = tuple[int, int | None] | None
 """The row of the picture and the cell that the cursor is on; None for no cell, and for no cursor."""
 
 NO_CAUSE = (quantities.DASH, "-1")
-_SIGNS_OF_CAUSES = (
-    *[("W", "14"), ("a", "5"), ("i", f"{HOT}15"), ("c", "8"), ("s", "2")],
-    *[("T", f"{HOT}12"), ("H", f"{HOT}9"), (".", "0"), ("?", f"{HOT}4")],
-)
-CAUSE_SIGNS = defaultdict(lambda: NO_CAUSE, enumerate(_SIGNS_OF_CAUSES))
+_SIGNS = [("W", "14"), ("a", "5"), ("i", f"{HOT}15"), ("c", "8"), ("s", "2")]
+_SIGNS += [("T", f"{HOT}12"), ("H", f"{HOT}9"), (".", "0"), ("?", f"{HOT}4")]
+CAUSE_SIGNS = defaultdict(lambda: NO_CAUSE, enumerate(_SIGNS))
 """Letter and step of a ramp for each of ``insight.ledger.CAUSES``, by position."""
 CURSOR_MARK = "+"
 RANKS_LONGEST = 11

@@ -94,10 +94,9 @@ class EventsScreen(ViewerScreen):
         self._logged = -1
 
     def _fits(self, event: EventLogged) -> bool:
-        if event.severity in SEVERITIES and SEVERITIES.index(event.severity) < SEVERITIES.index(self._least):
-            return False
+        shown = event.severity not in SEVERITIES[: SEVERITIES.index(self._least)]
         words = f"{event.node or ''} {event.kind} {event.message}".casefold()
-        return self._text.casefold() in words
+        return shown and self._text.casefold() in words
 
     def _title(self, following: bool) -> list[Span]:
         events = sum(len(group.events) for group in self._shown)

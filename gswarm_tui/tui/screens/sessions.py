@@ -137,20 +137,16 @@ class SessionsScreen(ViewerScreen):
         ahead = sessions_ahead(self.viewer.player)
         self._begun, self._shown = len(begun), [*begun, *ahead]
         running = sum(s.running for s in begun)
-        state = f"  {running} running" if running else "  none running"
-        title = [
-            Span(f" {plural(len(self._shown), 'session')}", "title"),
-            Span(state, "good" if running else "dim"),
-            Span(f"  {len(ahead)} ahead" if ahead else "", "dim"),
-            Span(f"  {plural(len(self._profiles), 'profile')}" if self._profiles else "", "dim"),
-        ]
-        self.show_title(title)
+        state = Span(f"  {running or 'none'} running", "good" if running else "dim")
+        others = f"  {len(ahead)} ahead" if ahead else ""
+        others += f"  {plural(len(self._profiles), 'profile')}" if self._profiles else ""
+        number = Span(f" {plural(len(self._shown), 'session')}", "title")
+        self.show_title([number, state, Span(others, "dim")])
+        table.empty = "no session yet"
         if self.viewer.can_start_session:
-            table.empty = "no session yet; s starts one, also in the past"
+            table.empty += "; s starts one, also in the past"
         elif self.viewer.open_queries is None:
             table.empty = "no sessions: nothing is recorded; start gswarm-tui without --no-record"
-        else:
-            table.empty = "no session yet"
         zone = self.viewer.timezone
         rows = [session_row(one, self.fleet, now, zone) for one in begun]
         # Of a session that starts later, name, time and note are known, but no figures.

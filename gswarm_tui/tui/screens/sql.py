@@ -24,7 +24,6 @@ from gswarm_tui.tui.widgets.editor import COLUMNS_QUERY, Editor, SqlCompleter
 from gswarm_tui.tui.widgets.lines import Bar
 from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
 
-HISTORY_KEPT = 200
 WIDEST = 40
 """Cells of a text column; Enter shows a row whole."""
 SAMPLED = 1_000
@@ -76,7 +75,7 @@ class SqlState:
     def remember(self, sql: str) -> None:
         """Append a query to the history."""
         if self.queries[-1:] != [sql]:
-            self.queries = [*self.queries, sql][-HISTORY_KEPT:]
+            self.queries.append(sql)
             self.history.add(sql)
 
 
@@ -110,7 +109,7 @@ class SqlScreen(ViewerScreen):
 
     def on_mount(self) -> None:
         """Connect to the recording and show the last result."""
-        self.state.queries = self.state.queries or self.state.history.read()[-HISTORY_KEPT:]
+        self.state.queries = self.state.queries or self.state.history.read()
         if (queries := self.open_queries()) is not None:
             self.run_worker(self._load_names(queries), group="names")
         editor = self.query_one(Editor)
@@ -126,8 +125,6 @@ class SqlScreen(ViewerScreen):
             if self.is_attached:
                 columns = ((str(table), str(column)) for table, column in page.rows)
                 self.query_one(Editor).completer = SqlCompleter(columns)
-
-    # View
 
     def draw(self) -> None:
         """Fit title and status line into the width; no query runs again."""
@@ -177,12 +174,6 @@ class SqlScreen(ViewerScreen):
         self.query_one(TableView).show_columns(_RECIPES, rows)
         self.update_view()
 
-    # Queries
-
-    def on_editor_submitted(self) -> None:
-        """Run the query."""
-        self.action_run_query()
-
     def on_editor_matches_changed(self) -> None:
         """Show the completions."""
         self.update_view()
@@ -222,8 +213,6 @@ class SqlScreen(ViewerScreen):
         else:
             super().action_back()
 
-    # History
-
     def on_text_area_changed(self, event: Editor.Changed) -> None:
         """Keep the draft for when the screen opens again; an error was about another text."""
         text = event.text_area.text
@@ -242,8 +231,6 @@ class SqlScreen(ViewerScreen):
         elif at >= len(queries) and self._recalled is not None:
             self._recalled = None
             editor.write("")
-
-    # Result
 
     def action_recipes(self) -> None:
         """Show example queries."""

@@ -102,8 +102,8 @@ def _details(node: NodeState, what: str, now: float, cells: int) -> list[Line]:
         lines = wrapped(node.reason, cells, role)[:MOST_LINES]
         return [*lines, *wrapped(joined((retry, node.remedy)), cells)[:MOST_LINES]]
     if standing in (Standing.STALE, Standing.UNHEALTHY):
-        words = "the link is up but sends no data; the last values are shown"
-        return [[Span(f" {what}", "dim")], [Span(f" {words}", "warning")]]
+        words = " the link is up but sends no data; the last values are shown"
+        return [[Span(f" {what}", "dim")], [Span(words, "warning")]]
     return [[Span(f" {what}", "dim")], link_line(node)]
 
 

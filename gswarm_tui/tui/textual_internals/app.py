@@ -9,12 +9,8 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Event, Key, Paste
 from textual.screen import Screen
 
+from gswarm_tui.tui.textual_internals import driver
 from gswarm_tui.tui.textual_internals.compositor import TerminalCells
-from gswarm_tui.tui.textual_internals.driver import (
-    DetachableDriver,
-    handle_stop_and_continue,
-    leave_stop_and_continue,
-)
 from gswarm_tui.tui.textual_internals.key_queue import KeyQueue
 
 
@@ -29,16 +25,16 @@ class TerminalApp(App[str], inherit_bindings=False):
     def get_driver_class(self) -> type[Driver]:
         """Return a driver that outlives its terminal in the place of Textual's own."""
         usual = super().get_driver_class()
-        return DetachableDriver if usual is LinuxDriver else usual
+        return driver.DetachableDriver if usual is LinuxDriver else usual
 
     def on_mount(self) -> None:
         """Handle SIGTSTP and SIGCONT, and redraw after them."""
         self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
-        handle_stop_and_continue(self._driver)
+        driver.handle_stop_and_continue(self._driver)
 
     def on_unmount(self) -> None:
         """Leave SIGTSTP and SIGCONT to the system."""
-        leave_stop_and_continue(self._driver)
+        driver.leave_stop_and_continue(self._driver)
 
     async def on_event(self, event: Event) -> None:
         """Queue keys and pasted text; handle everything else at once."""

@@ -21,15 +21,11 @@ from textual.strip import Strip
 
 from gswarm_tui.tui.drawing.themes import eight_bit_steps
 
+# fmt: off
 _ATTRIBUTES = {
-    "bold": "1",
-    "dim": "2",
-    "italic": "3",
-    "underline": "4",
-    "blink": "5",
-    "reverse": "7",
-    "strike": "9",
+    "bold": "1", "dim": "2", "italic": "3", "underline": "4", "blink": "5", "reverse": "7", "strike": "9",
 }
+# fmt: on
 _SEEN_ON_BLANKS = set("479")
 _BRIDGED = 4
 """Unchanged cells between changed ones that are written too: skipping them takes as many bytes."""

@@ -81,7 +81,7 @@ class SqlCompleter:
 
 
 class Editor(TextArea):
-    """Editor for SQL. Enter after a semicolon at the end submits the query, elsewhere it starts a line.
+    """Editor for SQL. Enter after a semicolon at the end runs the query, elsewhere it starts a line.
 
     Tab completes the word before the cursor from ``matches``, and tries the next one when pressed again.
     """
@@ -96,9 +96,6 @@ class Editor(TextArea):
         Binding("enter", "submit", show=False, priority=True),
         Binding("tab", "complete", show=False, priority=True),
     ]
-
-    class Submitted(Message):
-        """Run the query."""
 
     class MatchesChanged(Message):
         """Other completions are possible."""
@@ -120,11 +117,11 @@ class Editor(TextArea):
         self.replace(text, (0, 0), self.document.end)
         self.move_cursor(self.document.end)
 
-    def action_submit(self) -> None:
-        """Submit the query, or leave the key to Textual where it starts a line."""
+    async def action_submit(self) -> None:
+        """Run the query, or leave the key to Textual where it starts a line."""
         if self.cursor_location != self.document.end or not self.text.rstrip().endswith(";"):
             raise SkipAction
-        self.post_message(self.Submitted())
+        await self.run_action("screen.run_query")
 
     def update_suggestion(self) -> None:
         """Find the completions of the word before the cursor (a hook of Textual's)."""

@@ -21,9 +21,6 @@ from gswarm_tui.tui.drawing.numbers import cell_width
 from gswarm_tui.tui.drawing.text import clean, width
 from gswarm_tui.tui.drawing.themes import palette
 
-RANKED = 200
-"""Number of nodes from which the width of the ranks is computed."""
-
 
 class Heatmap(ScrollView, can_focus=False):
     """Heatmap with a cursor on a node and one of its GPUs.
@@ -60,8 +57,6 @@ class Heatmap(ScrollView, can_focus=False):
         self._rows: dict[str, int] = {}
         self._strips: dict[int, Strip] = {}
 
-    # What is shown
-
     def show_nodes(
         self,
         nodes: Sequence[NodeState],
@@ -91,7 +86,7 @@ class Heatmap(ScrollView, can_focus=False):
         name = min(max((width(clean(node.name)) for node in nodes), default=1), NAME_LONGEST)
         height = self.container_size.height + self.spare
         by_rows = self.zoom_wanted is Zoom.ROWS or (self.zoom_wanted is None and len(nodes) <= height)
-        ranks = max((len(ranks_text(node)) for node in nodes[:RANKED]), default=0) if by_rows else 0
+        ranks = max((len(ranks_text(node)) for node in nodes), default=0) if by_rows else 0
         cells, digits = self.picture.cells, cell_width(self.picture.metric, self.picture.top)
         room = LayoutRequest(len(nodes), cells, digits, name, ranks, self.container_size.width, height)
         made = choose_layout(room, self.zoom_wanted)
@@ -129,8 +124,6 @@ class Heatmap(ScrollView, can_focus=False):
     def on_resize(self) -> None:
         """Lay out for the new size."""
         self.show_nodes(self._nodes_shown, self._hidden, self._found)
-
-    # The cursor
 
     @property
     def cursor(self) -> Cursor:
@@ -192,8 +185,6 @@ class Heatmap(ScrollView, can_focus=False):
     def _to(self, row: int, gpu: int) -> None:
         count = self._counts(row)
         self.point_at(self.picture.nodes[row].name, min(gpu, count - 1) if count else None)
-
-    # The mouse
 
     def _under(self, x: int, y: int) -> tuple[str, int | None] | None:
         found = self.layout_plan.at(x, y + round(self.scroll_y))
