@@ -190,9 +190,11 @@ class LiveWatch:
 
     def _causes(self) -> dict[str, bytes]:
         """Return the causes of each node's GPUs in the order of its rows."""
-        found = {}
+        found, causes = {}, self.watch.ledger.now
         for node, columns, rows in self._places:
-            of_rows = np.full(len(node.facts), NO_CAUSE, dtype=np.uint8)
-            of_rows[rows] = self.watch.ledger.now[columns]
+            of_rows = causes[columns]
+            if len(rows) < len(node.facts):
+                of_rows = np.full(len(node.facts), NO_CAUSE, dtype=np.uint8)
+                of_rows[rows] = causes[columns]
             found[node.name] = of_rows.tobytes()
         return found
