@@ -25,8 +25,8 @@ class Match:
     and ``nodes`` are all that it is about. ``since`` is Unix seconds. ``signal`` names the number that shows
     it, as in "clock 1,215 MHz", and ``contrast`` what the peers have, as in "the other 31 at 1,965";
     ``details`` are further parts of the sentence. ``lost`` is how many GPUs' worth of work it costs now.
-    ``severity`` and ``advice`` replace those of the rule where given. ``lasts`` is False for an event or a
-    total, which a sentence can't call true "for 4 min".
+    ``severity`` replaces that of the rule where given. ``lasts`` is False for an event or a total, which a
+    sentence can't call true "for 4 min".
     """
 
     node: str | None
@@ -39,7 +39,6 @@ class Match:
     lost: float = 0.0
     nodes: tuple[str, ...] = ()
     severity: str = ""
-    advice: str = ""
     lasts: bool = True
 
     def __post_init__(self) -> None:

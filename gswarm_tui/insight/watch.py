@@ -196,7 +196,7 @@ class Watch:
         named = first_of(nodes, NAMED) or "the nodes"
         everywhere = len(nodes) in (0, len(window.nodes))
         place = named if node is None else node if gpu is None else f"{node}:{gpu_label(gpu)}"
-        advice = (match.advice or rule.advice).format(node=node or named, gpu=place, nodes=named)
+        advice = rule.advice.format(node=node or named, gpu=place, nodes=named)
         lasted = f" for {held(max(1.0, until - match.since))}" if match.lasts else ""
         share = one.gpu_s / (self._gpu_s or math.inf)
         parts = [

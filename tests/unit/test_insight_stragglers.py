@@ -108,12 +108,6 @@ def test_a_slower_job_without_a_culprit_says_so() -> None:
     assert "cannot tell which rank" in finding.sentence
 
 
-def test_a_slow_gpu_is_named_by_its_power_where_nothing_else_tells_who_waits() -> None:
-    lacking = frozenset(("mem_util_pct", "sm_active_pct", "tensor_active_pct", "dram_active_pct"))
-    fault = Fault(faults.slow_silicon, AT, node=2, gpu=5, strength=0.25)
-    assert named(replace(JOB, missing=lacking).with_faults(fault))[0] == ("slow_gpu", WASTE, "gpu03", 5)
-
-
 def test_a_job_that_starts_has_a_note_that_ends() -> None:
     told = run(replace(JOB, compile_s=200), RULES)
     (finding,) = (one for one in told.at() if one.kind == "starting")

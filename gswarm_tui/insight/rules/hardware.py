@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gswarm_agent.metrics import GPU_BY_NAME
-from gswarm_tui.fleet.events import EventLogged, json_object
 from gswarm_tui.fleet.findings import FAULT, NOTE, WASTE, Evidence
-from gswarm_tui.insight.effect import costs
+from gswarm_tui.insight.effect import costs, slowdown
 from gswarm_tui.insight.rule import APART, LOCAL, Match, Rule
+from gswarm_tui.insight.rules.matches import BY_COST, Who, ago, evidence, matched, nodes_of
 from gswarm_tui.insight.window import Mask, Window
 
 LOST = {79, 119, 120, 122, 123}
@@ -42,8 +42,6 @@ COUNTERS = (
 )
 """Counters of memory errors, with the growth from which they count; corrected ones against the peers."""
 KINDS = {"xid", "gpu_lost", "gpu_back", "nvlink_degraded", "nvlink_restored"}
-REPLAYS = (0.48, 0.96, 1.92)
-"""PCIe replays a minute and lane that DCGM accepts, for Gen3, Gen4 and Gen5."""
 _CORE = ("util_pct", "power_w", "mem_used_mib")
 
 
@@ -59,26 +57,19 @@ class _Fact(NamedTuple):
 
 def _facts(window: Window) -> list[_Fact]:
     """Return the newest events about the job's GPUs, oldest first, without those before a restart."""
-    found = [event for event in window.events if event.kind in KINDS]
-    columns = {(gpu.node, gpu.facts.index): at for at, gpu in enumerate(window.gpus)} if found else {}
+    events = [event for event in window.events if event.kind in KINDS]
+    columns = {(gpu.node, gpu.facts.index): at for at, gpu in enumerate(window.gpus)} if events else {}
     facts = []
-    for event in sorted(found, key=lambda one: one.at):
+    for event in sorted(events, key=lambda one: one.at):
         at = columns.get((event.node or "", -1 if event.gpu is None else event.gpu))
-        xid, age = _xid(event), (window.now - event.at) / window.scale
+        number = re.search(r"XID (\d+)", event.message) if event.kind == "xid" else None
+        xid, age = int(number[1]) if number else 0, (window.now - event.at) / window.scale
         if at is None or window.running_since[at] > event.at:
             continue
         lasts = not xid or xid in LOST | NVLINK
         if lasts or age <= (SURVIVED_S if window.active[at] else HELD_S):
             facts.append(_Fact(at, event.at, xid, event.kind, event.message.split(";")[0]))
     return facts
-
-
-def _xid(event: EventLogged) -> int:
-    if event.kind != "xid":
-        return 0
-    number = json_object(event.detail).get("xid")
-    words = re.search(r"XID (\d+)", event.message)
-    return number if type(number) is int else int(words[1]) if words else 0
 
 
 def _roots(facts: Iterable[_Fact]) -> dict[int, _Fact]:
@@ -95,25 +86,10 @@ def _roots(facts: Iterable[_Fact]) -> dict[int, _Fact]:
     return roots
 
 
-def _match(
-    window: Window,
-    at: int,
-    since: float,
-    signal: str,
-    *evidence: Evidence,
-    severity: str = "",
-    lasts: bool = True,
-) -> Match:
-    """Return the match of a GPU; its cost is what the job lost since then."""
-    lost = costs(window, since) * float(window.active.sum())
-    node = window.gpus[at].node
-    return Match(node, at, since, signal, evidence, lost=lost, severity=severity, lasts=lasts)
-
-
 def _of_fact(window: Window, fact: _Fact, severity: str = "") -> Match:
-    evidence = Evidence("xid" if fact.xid else fact.kind, fact.xid or fact.message)
+    shown = (Evidence("xid" if fact.xid else fact.kind, fact.xid or fact.message),)
     words = fact.message or fact.kind
-    return _match(window, fact.at, fact.since, words, evidence, severity=severity, lasts=False)
+    return matched(window, fact.at, fact.since, words, shown, severity=severity, lasts=False)
 
 
 def _mute(window: Window) -> Mask:
@@ -132,7 +108,7 @@ def _gpu_lost(window: Window) -> Iterable[Match]:
         if fact.xid not in MEMORY:
             yield _of_fact(window, fact, FAULT if np.isfinite(window.ran_at[at]) else NOTE)
     for at in set(np.flatnonzero(_mute(window)).tolist()) - set(roots):
-        yield _match(window, at, window.now - SILENT_S * window.scale, "no samples", Evidence("samples", 0))
+        yield matched(window, at, ago(window, SILENT_S), "no samples", evidence("samples", 0))
 
 
 def _memory_error(window: Window) -> Iterable[Match]:
@@ -145,36 +121,38 @@ def _memory_error(window: Window) -> Iterable[Match]:
             yield _of_fact(window, fact, NOTE if fact.xid == REMAPPED and lives else FAULT)
     named = set(roots)
     for counter, least, severity in COUNTERS:
-        grown = window.growth(counter)
-        if (grown >= least).any():
-            peers = window.peers(grown)
-            alone = (grown >= least) & ((least == 1) | (grown > ABOVE_PEERS * peers))
-            for at in set(np.flatnonzero(alone).tolist()) - named:
+        for at, match in _errors(window, counter, least, severity):
+            if at not in named:
                 named.add(at)
-                words = f"{GPU_BY_NAME[counter].label}: {grown[at]:,.0f} more since the start"
-                evidence = Evidence(counter, float(grown[at]), float(peers[at]) if peers[at] >= 0 else None)
-                yield _match(window, at, window.now, words, evidence, severity=severity, lasts=False)
+                yield match
+
+
+def _errors(window: Window, counter: str, least: int, severity: str) -> Iterable[tuple[int, Match]]:
+    """Return the GPUs whose counter of errors has grown, with matches; of many errors against the peers."""
+    grown = window.growth(counter)
+    if not (grown >= least).any():
+        return
+    peers = window.peers(grown)
+    hit = (grown >= least) & ((least == 1) | (grown > ABOVE_PEERS * peers))
+    for at in np.flatnonzero(hit).tolist():
+        words = f"{GPU_BY_NAME[counter].label}: {grown[at]:,.0f} more since the start"
+        shown = evidence(counter, grown[at], peers[at])
+        yield at, matched(window, at, window.now, words, shown, severity=severity, lasts=False)
 
 
 def _program_error(window: Window) -> Iterable[Match]:
-    everything = _facts(window)
-    roots = [one.since for one in everything if one.xid in LOST | MEMORY or one.kind == "gpu_lost"]
-    cascade = CASCADE_S * window.scale
-    incidents: list[list[_Fact]] = []
-    for fact in everything:
-        if fact.xid in PROGRAM and incidents and fact.since - incidents[-1][-1].since <= cascade:
-            incidents[-1].append(fact)
-        elif fact.xid in PROGRAM:
-            incidents.append([fact])
-    for incident in incidents:
-        begin = incident[0].since
-        # Ending a job ends the processes on all of its GPUs.
-        several = len({one.at for one in incident}) > 1 or np.isfinite(window.ran_at).sum() == 1
-        ended = several and all(one.xid == CLEANED_UP for one in incident)
-        if not ended and not any(-5 <= begin - root <= cascade for root in roots):
-            # Clocks of nodes differ by some ms, and a cleaned-up process follows its fault at once.
-            early = [one for one in incident if one.since - begin <= 2 * window.scale]
-            yield _of_fact(window, min(early, key=lambda one: (PROGRAM.index(one.xid), one.since)))
+    facts = _facts(window)
+    failed = [one for one in facts if one.xid in PROGRAM]
+    # Ending a job ends the processes on all of its GPUs.
+    several = len({one.at for one in failed}) > 1 or np.isfinite(window.ran_at).sum() == 1
+    if not failed or (several and all(one.xid == CLEANED_UP for one in failed)):
+        return
+    begin, cascade = failed[0].since, CASCADE_S * window.scale
+    roots = [one.since for one in facts if one.xid in LOST | MEMORY or one.kind == "gpu_lost"]
+    if not any(-5 <= begin - root <= cascade for root in roots):
+        # Clocks of nodes differ by some ms, and a cleaned-up process follows its fault at once.
+        early = [one for one in failed if one.since - begin <= 2 * window.scale]
+        yield _of_fact(window, min(early, key=lambda one: (PROGRAM.index(one.xid), one.since)))
 
 
 def _nvlink(window: Window) -> Iterable[Match]:
@@ -186,21 +164,13 @@ def _nvlink(window: Window) -> Iterable[Match]:
             down.setdefault(fact.at, fact)
     for fact in down.values():
         yield _of_fact(window, fact)
-    errors = window.growth("nvlink_errors")
-    if (errors >= NVLINK_ERRORS).any():
-        peers = window.peers(errors)
-        many = window.active & (errors >= NVLINK_ERRORS) & (errors > ABOVE_PEERS * peers)
-        for at in set(np.flatnonzero(many).tolist()) - set(down):
-            evidence = Evidence("nvlink_errors", float(errors[at]), float(peers[at]), "errors")
-            words, severity = (
-                f"{errors[at]:,.0f} NVLink errors since the start",
-                _waste(window, window.now, at),
-            )
-            yield _match(window, at, window.now, words, evidence, severity=severity, lasts=False)
+    for at, match in _errors(window, "nvlink_errors", NVLINK_ERRORS, BY_COST):
+        if at not in down and window.active[at]:
+            yield match
 
 
 def _pcie(window: Window) -> Iterable[Match]:
-    since, util = window.now - 60 * window.scale, window.gpu("util_pct", 60)
+    since, util = ago(window, 60), window.gpu("util_pct", 60)
     for signal, most, unit in zip(("pcie_gen", "pcie_width"), window.pcie_most.T, ("Gen", "x"), strict=True):
         values = window.gpu(signal, 60)
         if not ((values[-1] < most) | (values[-1] < np.nanmax(values[-1], initial=0))).any():
@@ -210,43 +180,14 @@ def _pcie(window: Window) -> Iterable[Match]:
         usual = np.fmin(peers, most) if window.active.sum() > 1 else most
         low = window.holds((values < usual - 0.5) & (util >= 20), np.isfinite(values + util), 60)
         for at in np.flatnonzero(low & window.active).tolist():
-            evidence = Evidence(signal, float(values[-1, at]), float(usual[at]))
+            shown = evidence(signal, values[-1, at], usual[at])
             words = f"PCIe {unit}{values[-1, at]:.0f} instead of {unit}{usual[at]:.0f}"
-            yield _match(window, at, since, words, evidence, severity=_waste(window, since, at))
-    replays = window.gpu("pcie_replays", 300)
-    if (replays[-1] > replays[0]).any():
-        rate = (replays[-1] - replays[0]) / (len(replays) * window.step_s / window.scale / 60)
-        rate, gen = rate / window.mean("pcie_width", 300), window.mean("pcie_gen", 300)
-        limit = np.select([gen < 3.5, gen < 4.5], REPLAYS[:2], REPLAYS[2])
-        for at in np.flatnonzero((rate > limit) & (rate > 2 * window.peers(rate)) & window.active).tolist():
-            evidence = Evidence("pcie_replays", round(float(rate[at]), 2), float(limit[at]), "1/min/lane")
-            words = f"{rate[at]:.1f} PCIe replays per minute and lane"
-            yield _match(window, at, since, words, evidence, severity=_waste(window, since, at))
-
-
-def _waste(window: Window, since: float, at: int) -> str:
-    return WASTE if costs(window, since, at) else NOTE
-
-
-def _stopped(window: Window, since: float) -> bool:
-    """Return whether the GPUs that still have a process spin since a time: busy, but nothing moves."""
-    back_s, fell = (window.now - since) / window.scale, list[bool]()
-    for signal, least, falls in (
-        *(("mem_util_pct", 5.0, 0.5), ("nvlink_mb_s", 100.0, 0.5), ("ib_mb_s", 50.0, 0.5)),
-        *(("power_w", 100.0, 0.75), ("pcie_mb_s", 100.0, 0.5)),
-    ):
-        series = window.job(signal, back_s + max(240.0, 6 * window.step_s / window.scale))
-        steps = max(1, round((window.now - since) / window.step_s) + 2)
-        before, after = series[:-steps], window.job(signal, 45)
-        if np.isfinite(before).sum() >= 3 and np.isfinite(after).any() and np.nanmean(before) >= least:
-            fell.append(bool(np.nanmean(after) < falls * np.nanmean(before)))
-    return bool(fell) and sum(fell) >= len(fell) / 2
+            yield matched(window, at, since, words, shown, severity=BY_COST)
 
 
 def _rank_died(window: Window) -> Iterable[Match]:
     ended_at = np.where(window.active, np.nan, window.ran_at)
-    gone_for = window.now - ended_at
-    gone = (gone_for >= GONE_S * window.scale) & ~_mute(window)
+    gone = (window.now - ended_at >= GONE_S * window.scale) & ~_mute(window)
     if not gone.any() or not window.active.any():
         return
     ended = float(ended_at[gone].min())
@@ -256,127 +197,97 @@ def _rank_died(window: Window) -> Iterable[Match]:
     if gone.sum() > waits.sum() or busy.sum() < 0.9 * waits.sum():
         return
     # What the job did before is kept for an hour; later, GPUs that move nothing at all still wait.
-    if window.now - ended < 0.9 * HELD_S * window.scale:
-        waiting = _stopped(window, ended)
-    else:
-        waiting = bool((window.mean("mem_util_pct", 60)[waits] < 5.0).all())
-    if not waiting:
+    slower = slowdown(window, ended)
+    moves_nothing = (window.mean("mem_util_pct", 60)[waits] < 5.0).all()
+    if not (moves_nothing if slower is None else slower >= 0.5):
         return
-    # A fault with a name of its own explains the end of ranks on its node.
-    known = {
+    # The first to end is the cause, unless a fault with a name of its own explains it.
+    first = gone & (ended_at <= ended)
+    nodes, columns = nodes_of(window, first), np.flatnonzero(first).tolist()
+    facts = {
         window.gpus[one.at].node for one in _facts(window) if one.since > ended - CASCADE_S * window.scale
     }
-    killed = window.host("job_oom_kills", HELD_S)
-    oom = np.nanmax(killed, axis=0, initial=0) > np.nanmin(killed, axis=0, initial=np.inf)
-    for node in np.unique(window.node_at[gone]).tolist():
-        here = np.flatnonzero(gone & (window.node_at == node))
-        if window.nodes[node] in known or oom[node]:
-            continue
-        first = here[ended_at[here] <= ended_at[here].min()]
-        at, place = (int(first[0]), window.gpus[first[0]]) if len(first) == 1 else (None, None)
-        last = None if place is None else window.last_process.get((place.node, place.row))
-        yield Match(
-            *(window.nodes[node], at, float(ended_at[here].min())),
-            "the process is gone" if at is not None else f"{len(here)} processes are gone",
-            (Evidence("processes", 0, len(here)),),
-            f"the other {waits.sum()} GPUs wait",
-            () if last is None else (f"pid {last.pid}",),
-            lost=float(waits.sum()),
-        )
+    kills = window.host("job_oom_kills", HELD_S)
+    killed = np.fmax.reduce(kills, axis=0) > np.fmin.reduce(kills, axis=0)
+    if any(node in facts or killed[window.nodes.index(node)] for node in nodes):
+        return
+    words, details = f"{len(columns)} processes are gone", list[str]()
+    who: Who = nodes[0] if len(nodes) == 1 else nodes
+    if len(columns) == 1:
+        who, words = columns[0], "the process is gone"
+        last = window.last_process.get((nodes[0], window.gpus[columns[0]].row))
+        details = [] if last is None else [f"pid {last.pid}"]
+    shown, contrast = evidence("processes", 0, len(columns)), f"the other {waits.sum()} GPUs wait"
+    lost = float(waits.sum())
+    yield matched(window, who, ended, words, shown, *details, contrast=contrast, lost=lost)
 
 
 def _blind(window: Window) -> Iterable[Match]:
-    steps = window.gpu("util_pct", max(15.0, 3 * window.step_s / window.scale))
-    hosts = window.host("cpu_pct", max(15.0, 3 * window.step_s / window.scale))
+    seconds = max(15.0, 3 * window.step_s / window.scale)
+    steps, hosts = window.gpu("util_pct", seconds), window.host("cpu_pct", seconds)
     seen: Mask = np.asarray(np.isfinite(hosts).any(axis=0))
     seen[window.node_at[np.isfinite(steps).any(axis=0)]] = True
     if seen.all() or not seen.any() or window.now - window.started_at < 60 * window.scale:
         return
-    names = [window.nodes[at] for at in np.flatnonzero(~seen).tolist()]
-    since = window.now - window.step_s * len(steps)
-    evidence = (Evidence("samples", 0, None),)
-    if len(names) > 3:
-        yield Match(None, None, since, f"no samples from {len(names)} nodes", evidence, nodes=tuple(names))
-        return
-    for name in names:
-        yield Match(name, None, since, "no samples", evidence, "no rule sees this node")
+    names = tuple(window.nodes[at] for at in np.flatnonzero(~seen).tolist())
+    who, since = names[0] if len(names) == 1 else names, window.now - window.step_s * len(steps)
+    shown, contrast = evidence("samples", 0), "no rule sees what happens there"
+    yield matched(window, who, since, "no samples", shown, contrast=contrast, lost=0.0)
 
 
 _EXCLUDE = "Leave {node} out and tell the site"
 # fmt: off
 RULES = (
-    Rule(
-        "gpu_lost", "A GPU is lost", FAULT, LOCAL, ("events",), "at once; without an event 60 s",
-        "XID 79, 119, 120, 122 or 123, NVML reports it as lost, or only other GPUs of the node have samples",
-        "NVIDIA's XID catalogue; arXiv 2503.11901 (Delta)",
-        _EXCLUDE + ": the GPU needs a reset or the node a reboot",
-        "The rank on the lost GPU can't go on, and all others wait for it until a timeout ends the job.",
-        "The GPU answers again, or has a new process.",
-        "A driver that is reset on purpose looks the same.",
-        _gpu_lost, early=True,
-    ),
-    Rule(
-        "memory_error", "A GPU has memory errors", FAULT, LOCAL, ("events", "ecc_uncorrected"), "at once",
-        "XID 48, 63, 64, 94, 95, 140, 171 or 172, or new uncorrected errors or failed remappings; a note: "
-        "XID 63 or a pending remapping alone, 100 corrected errors that are 10 times those of the peers",
-        "NVIDIA's XID catalogue and its guide to GPU memory error management; 100 and 10 are our own",
-        _EXCLUDE + ": the GPU needs a reset; restart the job from its last checkpoint",
-        "An uncorrected error ends the program whose memory it hit.",
-        "The GPU has a new process. Errors from before the recording don't count.",
-        "With ECC switched off, the GPU counts no errors.",
-        _memory_error, early=True,
-    ),
-    Rule(
-        "program_error", "A program failed on a GPU", WASTE, LOCAL, ("events",), "at once",
-        "XID 13, 31, 43 or 45, the first in time; those that follow a lost GPU or a memory error don't count",
-        "NVIDIA's XID catalogue; Fire-Flyer, Titan",
-        "Run the program under compute-sanitizer; if other jobs fail on {node}, too, suspect the hardware",
-        "A kernel read or wrote invalid addresses. XIDs that follow on other GPUs are consequences.",
-        "XID 45 on several GPUs at once: somebody ended the job.",
-        "Faulty memory can also make addresses wrong.",
-        _program_error, early=True,
-    ),
-    Rule(
-        "nvlink_degraded", "NVLinks of a GPU are down or slow", WASTE, LOCAL, ("events", "nvlink_errors"),
-        "at once",
-        "links down or slower than others, XID 74 or 144 to 150, or 100 errors and 10 times those of peers",
-        "NVIDIA's XID catalogue; 100 and 10 are our own",
-        _EXCLUDE + " to check the GPU and its board",
-        "All-reduce uses all links: with fewer, the job goes on, but more slowly.",
-        "The links are up again, or the GPU has a new process.",
-        "Errors that are corrected in time cost nothing.",
-        _nvlink, early=True,
-    ),
-    Rule(
-        "pcie_degraded", "A GPU's PCIe link is narrow or repeats packets", WASTE, LOCAL,
-        ("pcie_gen", "pcie_width"), "60 s; replays 5 min",
-        "an older generation or fewer lanes than the peers and than the GPU can have, while busy; or more "
-        "replays per minute and lane than 0.48 (Gen3), 0.96 (Gen4) or 1.92 (Gen5), and twice the peers'",
-        "DCGM; Imbue (25 % of new hosts)",
-        _EXCLUDE + " to reseat the GPU",
-        "Batches reach the GPU, and gradients the network, more slowly than elsewhere.",
-        "All links are alike, or the GPU is idle. While the job is no slower, it is a note.",
-        "A machine whose slots differ in width by design.",
-        _pcie,
-    ),
-    Rule(
-        "rank_died", "A rank has died, and the others wait", FAULT, LOCAL, ("processes", "util_pct"), "2 min",
-        "the process of a GPU is gone for 2 min, while at least half of the GPUs are busy and nothing moves",
-        "PyTorch (a collective waits 10 min for a rank); 2 min is our own threshold",
-        "Read the log of that rank, and end the job: it won't go on by itself",
-        "In lock-step, the other ranks spin in a collective until a timeout.",
-        "All processes end, or the rank restarts in time, or the others go on working.",
-        "A program that lets some ranks end early, while others compute on without memory traffic.",
-        _rank_died, early=True,
-    ),
-    Rule(
-        "blind", "A node sends no samples", NOTE, APART, (), "three intervals, at least 15 s",
-        "no sample of GPUs or host, while other nodes send some",
-        "Omnistat, nvrx-watch (missing samples must not look healthy)",
-        "Check with gswarm-tui doctor whether {nodes} can be reached",
-        "No rule sees what happens on this node.",
-        "No node sends samples.",
-        "The agent was stopped, and the node is well.",
-        _blind, early=True,
-    ),
+    Rule("gpu_lost", "A GPU is lost", FAULT, LOCAL, ("events",), "at once; without an event 60 s",
+         "XID 79, 119, 120, 122 or 123, NVML reports it as lost, or only other GPUs of the node have samples",
+         "NVIDIA's XID catalogue; arXiv 2503.11901 (Delta)",
+         _EXCLUDE + ": the GPU needs a reset or the node a reboot",
+         "The rank on the lost GPU can't go on, and all others wait for it until a timeout ends the job.",
+         "The GPU answers again, or has a new process.", "A driver that is reset on purpose looks the same.",
+         _gpu_lost, True),
+    Rule("memory_error", "A GPU has memory errors", FAULT, LOCAL, ("events", "ecc_uncorrected"), "at once",
+         "XID 48, 63, 64, 94, 95, 140, 171 or 172, or new uncorrected errors or failed remappings; a note: "
+         "XID 63 or a pending remapping alone, 100 corrected errors that are 10 times those of the peers",
+         "NVIDIA's XID catalogue and its guide to GPU memory error management; 100 and 10 are our own",
+         _EXCLUDE + ": the GPU needs a reset; restart the job from its last checkpoint",
+         "An uncorrected error ends the program whose memory it hit.",
+         "The GPU has a new process. Errors from before the recording don't count.",
+         "With ECC switched off, the GPU counts no errors.", _memory_error, True),
+    Rule("program_error", "A program failed on a GPU", WASTE, LOCAL, ("events",), "at once",
+         "XID 13, 31, 43 or 45, the first in time; those after a lost GPU or a memory error don't count",
+         "NVIDIA's XID catalogue; Fire-Flyer, Titan",
+         "Run the program under compute-sanitizer; if other jobs fail on {node}, too, suspect the hardware",
+         "A kernel read or wrote invalid addresses. XIDs that follow on other GPUs are consequences.",
+         "XID 45 on several GPUs at once: somebody ended the job.",
+         "Faulty memory can also make addresses wrong.", _program_error, True),
+    Rule("nvlink_degraded", "NVLinks of a GPU are down or slow", WASTE, LOCAL, ("events", "nvlink_errors"),
+         "at once",
+         "links down or slower than others, XID 74 or 144 to 150, or 100 errors and 10 times those of peers",
+         "NVIDIA's XID catalogue; 100 and 10 are our own", _EXCLUDE + " to check the GPU and its board",
+         "All-reduce uses all links: with fewer, the job goes on, but more slowly.",
+         "The links are up again, or the GPU has a new process.",
+         "Errors that are corrected in time cost nothing.", _nvlink, True),
+    Rule("pcie_degraded", "A GPU's PCIe link is narrow", WASTE, LOCAL, ("pcie_gen", "pcie_width"), "60 s",
+         "an older generation or fewer lanes than the peers and than the GPU can have, while busy",
+         "DCGM; Imbue (25 % of new hosts)", _EXCLUDE + " to reseat the GPU",
+         "Batches reach the GPU, and gradients the network, more slowly than elsewhere.",
+         "All links are alike, or the GPU is idle. While the job is no slower, it is a note.",
+         "A machine whose slots differ in width by design. Packets that the link repeats aren't counted.",
+         _pcie),
+    Rule("rank_died", "A rank has died, and the others wait", FAULT, LOCAL, ("processes", "util_pct"),
+         "2 min",
+         "the process of a GPU is gone for 2 min, while at least half of the GPUs are busy and nothing moves",
+         "PyTorch (a collective waits 10 min for a rank); 2 min is our own threshold",
+         "Read the log of that rank, and end the job: it won't go on by itself",
+         "In lock-step, the other ranks spin in a collective until a timeout.",
+         "All processes end, or the rank restarts in time, or the others go on working.",
+         "A program that lets some ranks end early, while others compute on without memory traffic.",
+         _rank_died, True),
+    Rule("blind", "A node sends no samples", NOTE, APART, (), "three intervals, at least 15 s",
+         "no sample of GPUs or host, while other nodes send some",
+         "Omnistat, nvrx-watch (missing samples must not look healthy)",
+         "Check with gswarm-tui doctor whether {nodes} can be reached",
+         "No rule sees what happens on this node.", "No node sends samples.",
+         "The agent was stopped, and the node is well.", _blind, True),
 )
+# fmt: on

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from functools import lru_cache
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 from gswarm_tui.common.quantities import mebibytes, plural, watts
 from gswarm_tui.fleet.findings import NOTE, WASTE, Evidence
 from gswarm_tui.fleet.history import Floats
-from gswarm_tui.insight.effect import COSTS, leads, slowdown
 from gswarm_tui.insight.rule import APART, LOCAL, Match, Rule
+from gswarm_tui.insight.rules.matches import by_node, evidence, found, matched, pressure
 from gswarm_tui.insight.window import OWN_CPU, Mask, Window
 
 SETTLED_S = 120.0
@@ -30,66 +25,6 @@ GHOST_MIB = 150, 1500
 FOREIGN_MIB, FOREIGN_PCT = 500, 10
 ALIKE_SHARE = 2 / 3
 """A trait is usual if this share of the nodes has it."""
-_UNITS = {metric.name: metric.unit for metric in (*HOST_BY_NAME.values(), *GPU_BY_NAME.values())}
-
-
-def found(
-    window: Window,
-    hit: Mask,
-    since: Floats | float,
-    texts: tuple[str, str],
-    values: Mapping[str, npt.NDArray[Any]],
-    *,
-    by: str = "",
-    lost: Floats | float | None = None,
-    severity: str = "",
-) -> Iterator[Match]:
-    """Return matches for the GPUs of a mask: one for most nodes of the job, for a whole node, or for a GPU.
-
-    ``since`` is when it began for each GPU, or how many seconds it has held. ``texts`` are signal and
-    contrast, which may name the means of ``values``, the evidence by GPU. ``by`` "node" names only nodes, and
-    by "gpu" only GPUs. ``lost`` is what each GPU costs. If it is None, it is what the others lose by waiting,
-    and the match is a note if that can't be seen, unless it has a ``severity``.
-    """
-    columns = np.flatnonzero(hit)
-    nodes = np.unique(window.node_at[columns]).tolist()
-    wide = by != "gpu" and len(nodes) > max(1, len(window.nodes) / 2)
-    size = np.bincount(window.node_at, minlength=len(window.nodes))
-    groups = [columns] if wide else []
-    for at in () if wide else nodes:
-        here = columns[window.node_at[columns] == at]
-        full = by == "node" or (by != "gpu" and len(here) == size[at])
-        groups += [here] if full else np.split(here, len(here))
-    for here in groups:
-        means = {name: float(np.nan_to_num(of_gpus[here]).mean()) for name, of_gpus in values.items()}
-        begun = window.now - since * window.scale if isinstance(since, float) else float(since[here].max())
-        if lost is None:
-            cost = loss(window, here, begun, alone=not wide)
-        else:
-            cost = float(np.broadcast_to(lost, hit.shape)[here].sum())
-        yield Match(
-            None if wide else window.gpus[here[0]].node,
-            None if wide or by == "node" or len(here) > 1 else int(here[0]),
-            begun,
-            texts[0].format(**means),
-            tuple(Evidence(name, round(mean, 1), None, _UNITS.get(name, "")) for name, mean in means.items()),
-            texts[1].format(**means),
-            lost=cost,
-            nodes=tuple(window.nodes[at] for at in nodes) if wide else (),
-            severity=severity or (NOTE if lost is None and not cost else ""),
-        )
-
-
-def loss(window: Window, columns: npt.NDArray[np.intp], since: float, *, alone: bool) -> float:
-    """Return how many GPUs' worth of work is lost because of some GPUs, 0 where that can't be seen."""
-    share = slowdown(window, since) or 0.0
-    if alone:
-        # The slow one computes while its peers wait, or idles for lack of input while they spin.
-        util = window.mean("util_pct", 60)
-        idles = 1 - util[columns] / np.maximum(1, window.peers(util)[columns])
-        ahead = leads(window, 60)[1][columns]
-        share = max(share, *(float(np.nan_to_num(one).mean()) for one in (idles, ahead)))
-    return share * int(window.active.sum()) if share >= COSTS else 0.0
 
 
 def ranks(window: Window) -> Mask:
@@ -104,38 +39,28 @@ def ranks(window: Window) -> Mask:
     return settled
 
 
-def pressure(window: Window) -> Floats:
-    """Return the share of time in which tasks waited for a CPU, for each node."""
-    share: Floats = np.fmax(window.mean("psi_cpu_pct", 60), window.mean("job_psi_cpu_pct", 60))
-    return share
-
-
-@lru_cache(maxsize=1024)
-def cores_each(masks: tuple[str | None, ...]) -> tuple[float, ...]:
-    """Return how many cores each rank of a node has, if ranks share those that several may use."""
-    sets = [_cores(mask) for mask in masks]
-    used = Counter(core for cores in sets for core in cores)
-    return tuple(sum(1 / used[core] for core in cores) if cores else np.nan for cores in sets)
-
-
-def _cores(mask: str | None) -> set[int]:
-    # The agent cuts lists at 256 characters, so that the end of a longer one isn't known.
-    ranges = re.findall(r"(\d+)(?:-(\d+))?", mask) if mask and len(mask) < 256 else ()
-    return {core for low, high in ranges for core in range(int(low), min(int(high or low), 65_535) + 1)}
+def cores_each(masks: Sequence[str | None]) -> tuple[float, ...]:
+    """Return how many cores each rank of a node has, if ranks share those of the same mask."""
+    used, each = Counter(masks), list[float]()
+    for mask in masks:
+        # The agent cuts lists at 256 characters, so that the end of a longer one isn't known.
+        ranges = re.findall(r"(\d+)(?:-(\d+))?", mask) if mask and len(mask) < 256 else ()
+        each.append(sum(int(high or low) - int(low) + 1 for low, high in ranges) / used[mask] or np.nan)
+    return tuple(each)
 
 
 def _few(window: Window) -> Floats:
     """Return the cores of ranks that have too few and wait for them, by GPU; NaN for all others."""
     listed, few = window.listed, np.full(len(window.gpus), np.nan)
     node = window.node_at[listed.column]
-    waits = pressure(window)[node] >= PRESSED_PCT
+    waits = pressure(window, "cpu", 60)[node] >= PRESSED_PCT
     waits |= listed.number("involuntary_switches_s") >= PREEMPTED_S
     if not waits.any():
         return few
     chosen = ranks(window)
     for at in np.unique(node[waits & chosen]).tolist():
         here = np.flatnonzero(chosen & (node == at))
-        each = np.array(cores_each(tuple(listed.samples[one].cpus for one in here.tolist())))
+        each = np.array(cores_each([listed.samples[one].cpus for one in here.tolist()]))
         odd = (each < CORES_EACH) & waits[here]
         few[listed.column[here[odd]]] = each[odd]
     return few
@@ -143,13 +68,11 @@ def _few(window: Window) -> Floats:
 
 def _few_cores(window: Window) -> Iterable[Match]:
     cores, util = _few(window), window.mean("util_pct", 60)
-    texts = "{cores:.1f} cores per rank", "GPUs busy {util_pct:.0f} %"
+    hit, texts = np.isfinite(cores), ("{cores:.1f} cores per rank", "GPUs busy {util_pct:.0f} %")
+    # A GPU that is busy all the time has enough with few cores.
+    severity, values = WASTE if (util[hit] < 90).any() else "", {"cores": cores, "util_pct": util}
     # Ranks keep the cores that they start with, which aren't why the job gets slower later.
-    values = {"cores": cores, "util_pct": util}
-    for match in found(window, np.isfinite(cores), window.running_since, texts, values):
-        # A GPU that is busy all the time has enough with few cores.
-        busy = next(float(one.value) for one in match.evidence if one.metric == "util_pct")
-        yield replace(match, severity=WASTE) if busy < 90 else match
+    yield from found(window, hit, window.running_since, texts, values, severity=severity)
 
 
 def _numa(window: Window) -> Iterable[Match]:
@@ -161,21 +84,20 @@ def _numa(window: Window) -> Iterable[Match]:
     wrong &= ranks(window)
     of_rank = np.full(len(window.gpus), np.nan)
     of_rank[listed.column[wrong]] = theirs[wrong]
-    # Where ranks share a GPU or too few cores, that is the reason.
-    of_rank[(shared(window)[0] > 1) | np.isfinite(_few(window))] = np.nan
-    texts = "CPUs of NUMA node {numa_node:.0f}", "the GPU's node is {numa_node_of_gpu:.0f}"
-    values = {"numa_node": of_rank, "numa_node_of_gpu": of_gpu}
-    for match in found(window, np.isfinite(of_rank), window.running_since, texts, values):
-        # The mean of several NUMA nodes is none of them.
-        words = "ranks run on CPUs of another NUMA node than their GPUs"
-        yield match if match.column is not None else replace(match, signal=words, contrast="")
+    # Where ranks share a GPU, that is the reason.
+    of_rank[shared(window)[0] > 1] = np.nan
+    values, signal = (
+        {"numa_node": of_rank, "numa_node_of_gpu": of_gpu},
+        "CPUs of another socket than the GPU's",
+    )
+    yield from found(window, np.isfinite(of_rank), window.running_since, (signal, ""), values)
 
 
-def _taken(window: Window) -> Mask:
-    """Return the one node on which the CPU rose, tasks wait for it, and the job's ranks get less of it."""
-    count, pressed = len(window.nodes), pressure(window) >= PRESSED_PCT
-    if not pressed.any():
-        return pressed
+def _other_users(window: Window) -> Iterable[Match]:
+    # One node on which the CPU rose, tasks wait for it, and the job's ranks get less of it.
+    count, waits = len(window.nodes), pressure(window, "cpu", 60)
+    if not (waits >= PRESSED_PCT).any():
+        return
     cpu, cpu_long = window.mean("cpu_pct", 60), window.mean("cpu_pct", 600)
     own, own_long = (
         np.bincount(window.node_at, np.nan_to_num(window.mean(OWN_CPU, seconds)), minlength=count)
@@ -186,15 +108,11 @@ def _taken(window: Window) -> Mask:
     else:
         # With one or two nodes, the minutes before are the measure.
         before, own_before = (10 * cpu_long - cpu) / 9, (10 * own_long - own) / 9
-    taken: Mask = (cpu - before >= TAKEN_PCT) & (own < 0.9 * own_before) & pressed
-    return taken if taken.sum() == 1 else np.zeros_like(taken)
-
-
-def _other_users(window: Window) -> Iterable[Match]:
-    values = {"cpu_pct": window.mean("cpu_pct", 60), "psi_cpu_pct": pressure(window)}
+    taken = (cpu - before >= TAKEN_PCT) & (own < 0.9 * own_before) & (waits >= PRESSED_PCT)
     texts = "CPUs {cpu_pct:.0f} % busy with other processes", "tasks wait {psi_cpu_pct:.0f} % of the time"
-    by_gpu = {name: of_nodes[window.node_at] for name, of_nodes in values.items()}
-    yield from found(window, _taken(window)[window.node_at], 60.0, texts, by_gpu, by="node")
+    values = {"cpu_pct": cpu[window.node_at], "psi_cpu_pct": waits[window.node_at]}
+    if taken.sum() == 1:
+        yield from found(window, taken[window.node_at], 60.0, texts, values, by="node")
 
 
 def _oversubscribed(window: Window) -> Iterable[Match]:
@@ -202,15 +120,16 @@ def _oversubscribed(window: Window) -> Iterable[Match]:
     cpus = np.array([host.cpus if host else None for host in hosts], dtype=np.float64)
     load = window.host("load_1m", 60)
     high = window.holds(load > LOAD * cpus, np.isfinite(load), 60) & ~(window.mean("cpu_pct", 60) < 80)
-    if not high.any():
+    if not high.any() or any(_other_users(window)):
         return
     chosen = ranks(window)
     of_ranks = np.nan_to_num(window.listed.number("threads")[chosen])
     threads = np.bincount(window.node_at[window.listed.column[chosen]], of_ranks, minlength=len(cpus))
-    high &= (threads > LOAD * cpus) & ~_taken(window)
+    high &= threads > LOAD * cpus
     values = {"load_1m": window.mean("load_1m", 60), "threads": threads, "cpus": cpus}
     texts = "load {load_1m:,.0f}", "{threads:,.0f} threads of ranks on {cpus:.0f} CPUs"
     by_gpu = {name: of_nodes[window.node_at] for name, of_nodes in values.items()}
+    # Where ranks have too few cores, that is the reason, even if it costs nothing.
     hit = high[window.node_at] & np.isnan(_few(window))
     yield from found(window, hit, 60.0, texts, by_gpu, by="node", severity=WASTE)
 
@@ -224,22 +143,16 @@ def _foreign(window: Window) -> Iterable[Match]:
         # Only the owner of a process can read its rank, so that one with a rank is the job's after all.
         if one.rank is not None:
             continue
-        mib, busy = np.nan_to_num(memory[at]), min(100.0, float(np.nan_to_num(sm[at])))
-        signal = f"process {one.pid} of {one.user} with {mebibytes(float(mib))}"
-        evidence = Evidence("gpu_memory_mib", float(mib), None, "MiB"), Evidence("sm_pct", busy, None, "%")
-        since = window.now - window.step_s
-        yield Match(window.gpus[column].node, column, since, signal, evidence, lost=busy / 100)
-
-
-def _several(window: Window) -> bool:
-    """Return whether any GPU has more than one process."""
-    return bool(np.bincount(window.listed.column, minlength=1).max() > 1)
+        mib, busy = float(np.nan_to_num(memory[at])), min(100.0, float(np.nan_to_num(sm[at])))
+        signal = f"process {one.pid} of {one.user} with {mebibytes(mib)}"
+        shown = *evidence("gpu_memory_mib", mib), *evidence("sm_pct", busy)
+        yield matched(window, column, window.now - window.step_s, signal, shown, lost=busy / 100)
 
 
 def shared(window: Window) -> tuple[Floats, Floats]:
     """Return the ranks on GPUs that several share, and how many GPUs of the node have none; NaN elsewhere."""
     listed, count = window.listed, len(window.gpus)
-    if not _several(window):
+    if np.bincount(listed.column, minlength=1).max() < 2:
         return np.full(count, np.nan), np.full(count, np.nan)
     chosen = ranks(window)
     who = np.array([one.pid if one.rank is None else -1 - one.rank for one in listed.samples], dtype=np.int64)
@@ -247,9 +160,8 @@ def shared(window: Window) -> tuple[Floats, Floats]:
     on_gpu = np.bincount(pairs[0], minlength=count).astype(np.float64)
     # Without known ranks, a few processes on one GPU may be meant; as many as there are GPUs aren't.
     nameless = np.bincount(pairs[0], pairs[1] >= 0, minlength=count) > 0
-    nodes = window.node_at
-    free = np.bincount(nodes, ~np.isin(np.arange(count), listed.column), minlength=len(window.nodes))[nodes]
-    size = np.bincount(nodes, minlength=len(window.nodes))[nodes]
+    free = by_node(window, ~np.isin(np.arange(count), listed.column))
+    size = by_node(window, np.ones(count))
     hit = (on_gpu > 1) & (free > 0) & (~nameless | (on_gpu >= size))
     return np.where(hit, on_gpu, np.nan), np.where(hit, free, np.nan)
 
@@ -262,9 +174,10 @@ def _shared_gpu(window: Window) -> Iterable[Match]:
 
 
 def _ghosts(window: Window) -> Iterable[Match]:
-    if not _several(window):
+    listed, count = window.listed, len(window.gpus)
+    if np.bincount(listed.column, minlength=1).max() < 2:
         return
-    listed, chosen, count = window.listed, ranks(window), len(window.gpus)
+    chosen = ranks(window)
     memory, node = listed.number("gpu_memory_mib"), window.node_at[listed.column].tolist()
     pids = list(zip(node, listed.pids.tolist(), strict=True))
     contexts = Counter(pids)
@@ -273,9 +186,8 @@ def _ghosts(window: Window) -> Iterable[Match]:
     ghost &= (memory >= GHOST_MIB[0]) & (memory <= GHOST_MIB[1])
     small = np.bincount(listed.column[ghost], minlength=count)
     has_rank = np.bincount(listed.column[chosen], minlength=count) > 0
-    ranks_of_node = np.bincount(window.node_at, has_rank, minlength=len(window.nodes))[window.node_at]
     mib = np.bincount(listed.column[ghost], memory[ghost], minlength=count)
-    hit = has_rank & (small > 0) & (small >= np.minimum(2, ranks_of_node - 1))
+    hit = has_rank & (small > 0) & (small >= np.minimum(2, by_node(window, has_rank) - 1))
     values = {"contexts": small, "gpu_memory_mib": mib}
     texts = "contexts of {contexts:.0f} other ranks", "{gpu_memory_mib:,.0f} MiB unused"
     yield from found(window, hit, window.running_since, texts, values, by="gpu", lost=0.0)
@@ -286,25 +198,23 @@ def _traits(window: Window, name: str, rates: list[float] | None) -> dict[str, o
     hello, mounts = window.infos[name].hello, window.mounts.get(name)
     host, gpus = hello.host, [gpu for gpu in hello.gpus if gpu.parent_index is None]
     return {
-        "driver": host.driver_version,
-        "kernel": host.kernel,
-        "CPU": host.cpu_model,
-        "CPUs": host.cpus,
-        "memory": None
-        if host.memory_total_mib is None
-        else f"{round(host.memory_total_mib / 1024, -1):,.0f} GiB",
-        "number of GPUs": len(gpus),
-        "GPUs": ", ".join(sorted({gpu.name for gpu in gpus})),
+        "driver": host.driver_version, "kernel": host.kernel, "CPU": host.cpu_model, "CPUs": host.cpus,
+        "memory": host.memory_total_mib and f"{round(host.memory_total_mib / 1024, -1):,.0f} GiB",
+        "number of GPUs": len(gpus), "GPUs": ", ".join(sorted({gpu.name for gpu in gpus})),
         "GPU memory": mebibytes(min((gpu.memory_total_mib or 0 for gpu in gpus), default=None)),
         "power limit": watts(min((gpu.power_limit_w or 0 for gpu in gpus), default=None)),
         "port rates": None if rates is None else ", ".join(f"{rate:.0f} Gbit/s" for rate in sorted(rates)),
         "mounts": None if mounts is None else ", ".join(sorted(mounts)),
-    }
+    }  # fmt: skip
+
+
+def _each_minute(window: Window) -> bool:
+    """Return whether a minute is over, as what nodes are changes rarely and takes long to compare."""
+    return window.steps % max(1, round(60 * window.scale / window.step_s)) == 0
 
 
 def _odd_node(window: Window) -> Iterable[Match]:
-    a_minute = max(1, round(60 * window.scale / window.step_s))
-    if len(window.infos) < 3 or window.steps % a_minute:
+    if len(window.infos) < 3 or not _each_minute(window):
         return
     rates: dict[str, list[float]] = {name: [] for name in window.ports}
     # The rates at first are compared: another rule names ports that go down later.
@@ -318,26 +228,22 @@ def _odd_node(window: Window) -> Iterable[Match]:
         if count >= max(2, ALIKE_SHARE * len(values)):
             for name in (name for name, value in values.items() if value != usual):
                 differs.setdefault(name, []).append(Evidence(trait, f"{values[name]}", f"{usual}"))
-    for name, evidence in differs.items():
-        signal, *details = (f"{one.metric} {one.value or 'none'}, others {one.peers}" for one in evidence)
-        yield Match(
-            name, None, window.started_at, signal, tuple(evidence), details=tuple(details), lasts=False
-        )
+    for name, shown in differs.items():
+        signal, *details = (f"{one.metric} {one.value or 'none'}, others {one.peers}" for one in shown)
+        yield matched(window, name, window.started_at, signal, shown, *details, lost=0.0, lasts=False)
 
 
 def _fragmented(window: Window) -> Iterable[Match]:
-    if window.steps % max(1, round(60 * window.scale / window.step_s)):
+    if not _each_minute(window):
         return
     granted, count = Counter(gpu.node for gpu in window.gpus), len(window.gpus)
     whole = {name: window.infos[name].hello.gpus for name in granted}
     sizes = {name: sum(gpu.parent_index is None for gpu in gpus) for name, gpus in whole.items()}
-    needed = -(-count // max(sizes.values(), default=1))
-    if len(granted) >= 2 * max(1, needed) and all(granted[name] < sizes[name] for name in granted):
-        evidence = (Evidence("nodes", len(granted), needed),)
+    needed = max(1, -(-count // max(sizes.values(), default=1)))
+    if len(granted) >= 2 * needed and all(granted[name] < sizes[name] for name in granted):
         signal, contrast = f"{count} GPUs on {len(granted)} nodes", f"{plural(needed, 'node')} would do"
-        yield Match(
-            None, None, window.started_at, signal, evidence, contrast, nodes=tuple(granted), lasts=False
-        )
+        shown, since = evidence("nodes", len(granted), needed), window.started_at
+        yield matched(window, tuple(granted), since, signal, shown, contrast=contrast, lost=0.0, lasts=False)
 
 
 # fmt: off
@@ -355,12 +261,6 @@ RULES = (
          "Copies between host and GPU cross the link between sockets.",
          "The ranks aren't bound to one NUMA node. If they hold up the job by less than 9 %, it is a note.",
          "Jobs that copy little lose nothing.", _numa),
-    Rule("oversubscribed", "More threads than cores", WASTE, LOCAL, ("load_1m", "processes"), "60 s",
-         "load and the ranks' threads over 1.2 times the CPUs, with 80 % of CPU time used", "ClusterCockpit",
-         "Set OMP_NUM_THREADS and the number of data loaders to fit the cores of {nodes}",
-         "Threads that outnumber cores interrupt each other, and those that feed the GPUs.",
-         "Another rule explains it: other_users or few_cores.",
-         "On a shared node, threads of other jobs count too.", _oversubscribed),
     Rule("other_users", "Other processes take the CPUs", WASTE, LOCAL,
          ("cpu_pct", "psi_cpu_pct", "processes"), "60 s",
          "CPU of one node 20 points above the others, tasks wait 20 % of the time, the ranks' CPU 10 % lower",
@@ -369,6 +269,12 @@ RULES = (
          "Other processes take CPU time from the ranks of one node, and all other ranks wait for these.",
          "With one or two nodes, for the first ten minutes. While the job is no slower, it is a note.",
          "Data loaders of the job itself count as other processes.", _other_users),
+    Rule("oversubscribed", "More threads than cores", WASTE, LOCAL, ("load_1m", "processes"), "60 s",
+         "load and the ranks' threads over 1.2 times the CPUs, with 80 % of CPU time used", "ClusterCockpit",
+         "Set OMP_NUM_THREADS and the number of data loaders to fit the cores of {nodes}",
+         "Threads that outnumber cores interrupt each other, and those that feed the GPUs.",
+         "Another rule explains it: other_users or few_cores.",
+         "On a shared node, threads of other jobs count too.", _oversubscribed),
     Rule("foreign_process", "Somebody else uses a GPU of the job", WASTE, LOCAL, ("processes",), "at once",
          "another user's process on a rank's GPU, with 500 MiB or 10 % of the time", "nvidia-smi pmon",
          "Tell the site that {gpu} should belong to this job alone",

@@ -9,26 +9,20 @@ import numpy.typing as npt
 
 from gswarm_agent.metrics import PORT_COLUMNS, PORT_METRICS
 from gswarm_tui.fleet.findings import FAULT, NOTE, WASTE, Evidence
-from gswarm_tui.insight.effect import costs
 from gswarm_tui.insight.rows import Rows
 from gswarm_tui.insight.rule import LOCAL, Match, Rule
+from gswarm_tui.insight.rules.matches import BY_COST, ago, evidence, matched
 from gswarm_tui.insight.window import Mask, Window
 
 STATE = PORT_METRICS[PORT_COLUMNS.index("state")]
 ACTIVE = (STATE.words.index("ACTIVE"), STATE.words.index("ACTIVE_DEFER"))
-RATE, USED_MB_S = 0.75, 100.0
-"""A port at up to this share of the usual rate is slow; ports with less traffic aren't compared."""
+RATE = 0.75
+"""A port at up to this share of the usual rate is slow."""
 LIMITS = {
-    "link_downed": 0.0,
-    "rnr_nak_retry_err": 0.0,
-    "symbol_error": 10.0,
-    "port_rcv_errors": 10.0,
-    "port_xmit_discards": 100.0,
-    "roce_slow_restart": 10.0,
-    "local_ack_timeout_err": 1.0,
-    "link_error_recovery": 5 / 60,
-    "carrier_changes": 2 / 60,
-}
+    "link_downed": 0.0, "rnr_nak_retry_err": 0.0, "symbol_error": 10.0, "port_rcv_errors": 10.0,
+    "port_xmit_discards": 100.0, "roce_slow_restart": 10.0, "local_ack_timeout_err": 1.0,
+    "link_error_recovery": 5 / 60, "carrier_changes": 2 / 60,
+}  # fmt: skip
 """Growth a second above which a counter of a port counts (NVSentinel); the first two end connections."""
 
 
@@ -74,17 +68,14 @@ def _port_down(window: Window) -> Iterable[Match]:
     for node, places in chosen.items():
         state = rows.now("state")[places[0]]
         word = STATE.word(state) if np.isfinite(state) else "gone"
-        yield Match(
-            *(node, None, window.now, f"port {', '.join(rows.keys[at][1] for at in places)} {word}"),
-            (Evidence("state", word, "ACTIVE"),),
-            lost=costs(window, window.now) * float(window.active.sum()),
-            severity=FAULT if _used(window) and was[places].any() else NOTE,
-        )
+        signal, shown = ", ".join(rows.keys[at][1] for at in places), (Evidence("state", word, "ACTIVE"),)
+        severity = FAULT if _used(window) and was[places].any() else NOTE
+        yield matched(window, node, window.now, f"port {signal} {word}", shown, severity=severity)
 
 
 def _port_errors(window: Window) -> Iterable[Match]:
     rows, down = window.port_rows, _down(window.port_rows)[0]
-    found: dict[str, list[Evidence]] = {}
+    errors: dict[str, list[Evidence]] = {}
     for counter, limit in LIMITS.items():
         growth = np.diff(rows.minutes(counter, 4 if limit else 10), axis=0)
         # A counter that was reset starts again from 0.
@@ -94,87 +85,51 @@ def _port_errors(window: Window) -> Iterable[Match]:
         # Most ports alike are a fabric that is congested, or a switch.
         for at in places if len(places) <= max(1, len(rows.keys) / 2) else ():
             node, name = rows.keys[at]
-            unit = "1/s" if limit else "events"
-            evidence = Evidence(f"{name} {counter}", float(f"{grown[at]:.3g}"), limit, unit)
-            found.setdefault(node, []).append(evidence)
-    for node, grown_ones in found.items():
-        since, worst = window.now - 60 * window.scale, grown_ones[0]
-        unit = "/s" if worst.unit == "1/s" else ""
-        cost = costs(window, since)
-        yield Match(
-            *(node, None, since, f"port {worst.metric} +{worst.value:g}{unit}", tuple(grown_ones)),
-            lost=cost * float(window.active.sum()),
-            severity=WASTE if cost else NOTE,
-        )
+            shown = evidence(f"{name} {counter}", grown[at], limit, "1/s" if limit else "events")
+            errors.setdefault(node, []).extend(shown)
+    for node, (worst, *others) in errors.items():
+        words = f"port {worst.metric} +{worst.value:g}{'/s' if worst.unit == '1/s' else ''}"
+        yield matched(window, node, ago(window, 60), words, (worst, *others), severity=BY_COST)
 
 
 def _port_slow(window: Window) -> Iterable[Match]:
     rows = window.port_rows
-    rate = np.where(_down(rows)[0], np.nan, rows.now("rate_gbit_s"))
-    moved = (rows.minutes("rx_mb_s", 4) + rows.minutes("tx_mb_s", 4)).mean(axis=0)
-    first, slow = rows.first("rate_gbit_s"), dict[str, Match]()
+    rate, first = np.where(_down(rows)[0], np.nan, rows.now("rate_gbit_s")), rows.first("rate_gbit_s")
+    severity = "" if _used(window) else BY_COST
     for name, places in _namesakes(rows).items():
-        known, carried = rate[places], moved[places]
-        usual = first[places] if len(places) == 1 else np.full(len(places), np.nanmax(known, initial=0))
-        if len(places) > 2:
-            usual = np.fmax(first[places], np.median(known[np.isfinite(known)]) if known.any() else 0)
+        known = rate[places]
+        finite = known[np.isfinite(known)]
+        middle = 0.0 if not finite.size else np.median(finite) if len(places) > 2 else finite.max()
+        usual = np.fmax(first[places], middle)
         for at in np.flatnonzero(known <= RATE * usual).tolist():
-            node, cost = rows.keys[places[at]][0], costs(window, window.now)
-            slow[node] = Match(
-                *(node, None, window.now, f"port {name} at {known[at]:.0f} Gbit/s"),
-                (Evidence("rate_gbit_s", float(known[at]), float(usual[at]), "Gbit/s"),),
-                f"instead of {usual[at]:.0f}",
-                lost=cost * float(window.active.sum()),
-                severity=WASTE if cost or _used(window) else NOTE,
-            )
-        for at in np.flatnonzero(carried < 0.5 * np.median(carried)).tolist() if len(places) > 2 else ():
-            node = rows.keys[places[at]][0]
-            siblings = [
-                moved[other] for other, key in enumerate(rows.keys) if key[0] == node and "/" in key[1]
-            ]
-            middle = float(np.median(siblings)) if "/" in name else 0.0
-            if middle > USED_MB_S and carried[at] < 0.5 * middle:
-                words = f"port {name} carries {carried[at]:,.0f} MB/s"
-                evidence = (Evidence("rx_mb_s + tx_mb_s", float(carried[at]), middle, "MB/s"),)
-                others = f"the node's other ports {middle:,.0f}"
-                match = Match(node, None, window.now, words, evidence, others, severity=NOTE)
-                slow.setdefault(node, match)
-    yield from slow.values()
+            words, contrast = f"port {name} at {known[at]:.0f} Gbit/s", f"instead of {usual[at]:.0f}"
+            node, shown = rows.keys[places[at]][0], evidence("rate_gbit_s", known[at], usual[at])
+            yield matched(window, node, window.now, words, shown, contrast=contrast, severity=severity)
 
 
 # fmt: off
 RULES = (
-    Rule(
-        "port_down", "A network port is down", FAULT, LOCAL, ("ports",), "at once",
-        "a port that was ACTIVE no longer is, or one that never was while it is on all other nodes",
-        "NVSentinel (link-counter-detection.md)",
-        "Leave {node} out and tell the site to check port, cable and switch",
-        "NCCL uses all ports of a node. Without one, it is slower or ends with an error.",
-        "If the job uses one node, or no port carried data, it is a note.",
-        "The site switched a port off on purpose.",
-        _port_down, early=True,
-    ),
-    Rule(
-        "port_errors", "A network port has errors", WASTE, LOCAL, ("ports",), "3 min",
-        "errors a second above NVSentinel's limits: symbol_error 10, port_rcv_errors 10, port_xmit_discards "
-        "100, local_ack_timeout_err 1, link_error_recovery 5 a minute; any link_downed, rnr_nak_retry_err",
-        "NVSentinel (link-counter-detection.md, appendix A)",
-        "Leave {node} out and tell the site to check the port's cable and optics",
-        "Packets with errors are sent again, and all ranks wait for them.",
-        "While the job is no slower, it is a note. port_xmit_wait alone is normal in healthy fabrics.",
-        "An administrator reset the link on purpose.",
-        _port_errors,
-    ),
-    Rule(
-        "port_slow", "A network port is slower than its peers", WASTE, LOCAL, ("ports",),
-        "at once; traffic: 4 min",
-        "at most 75 % of the rate of the same port on other nodes, or of its own earlier rate; a note: less "
-        "than half of the traffic of the node's other ports",
-        "R2CCL (uneven ports); 75 % is our own threshold",
-        "Leave {node} out and tell the site: its port came up with a lower rate",
-        "NCCL spreads data evenly over a node's ports, so the slowest port sets the pace.",
-        "All nodes are alike. While the nodes exchange nothing over adapters, it is a note.",
-        "Ports of the same name have different tasks, as on a node that serves storage.",
-        _port_slow,
-    ),
+    Rule("port_down", "A network port is down", FAULT, LOCAL, ("ports",), "at once",
+         "a port that was ACTIVE no longer is, or one that never was while it is on all other nodes",
+         "NVSentinel (link-counter-detection.md)",
+         "Leave {node} out and tell the site to check port, cable and switch",
+         "NCCL uses all ports of a node. Without one, it is slower or ends with an error.",
+         "If the job uses one node, or no port carried data, it is a note.",
+         "The site switched a port off on purpose.", _port_down, True),
+    Rule("port_errors", "A network port has errors", WASTE, LOCAL, ("ports",), "3 min",
+         "errors a second above NVSentinel's limits: symbol_error 10, port_rcv_errors 10, port_xmit_discards "
+         "100, local_ack_timeout_err 1, link_error_recovery 5 a minute; any link_downed, rnr_nak_retry_err",
+         "NVSentinel (link-counter-detection.md, appendix A)",
+         "Leave {node} out and tell the site to check the port's cable and optics",
+         "Packets with errors are sent again, and all ranks wait for them.",
+         "While the job is no slower, it is a note. port_xmit_wait alone is normal in healthy fabrics.",
+         "An administrator reset the link on purpose.", _port_errors),
+    Rule("port_slow", "A network port is slower than its peers", WASTE, LOCAL, ("ports",), "at once",
+         "at most 75 % of the rate of the same port on other nodes, or of its own earlier rate",
+         "R2CCL (uneven ports); 75 % is our own threshold",
+         "Leave {node} out and tell the site: its port came up with a lower rate",
+         "NCCL spreads data evenly over a node's ports, so the slowest port sets the pace.",
+         "All nodes are alike. While the nodes exchange nothing over adapters, it is a note.",
+         "Ports of the same name have different tasks, as on a node that serves storage.", _port_slow),
 )
+# fmt: on

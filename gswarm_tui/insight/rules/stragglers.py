@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME, PROCESS_COLUMNS
 from gswarm_tui.fleet.findings import CANNOT_TELL, NOTE, WASTE, Evidence
 from gswarm_tui.fleet.history import Floats
-from gswarm_tui.insight.effect import COSTS, WORK, leads, slowdown, working
+from gswarm_tui.insight.effect import COSTS, leads, slowdown, working
 from gswarm_tui.insight.rule import APART, ODD_ONE, UNKNOWN, Match, Rule
+from gswarm_tui.insight.rules.matches import ALL, Who, ago, evidence, matched, nodes_of
 from gswarm_tui.insight.window import Mask, Window
 
 FOUR_MIN = 240.0
 TOO_FAR = 0.6
 """A GPU that works while its peers hardly do isn't slow: it evaluates or saves, or the peers hang."""
+LEAD = COSTS - 0.005
+"""A share of work more than the peers' that makes a GPU slow; it overestimates the loss a little."""
 SLOWER = 0.07
 """A loss of the job from which a straggler has an effect; a little less than what it costs."""
 FROM_START = 0.12
 """A lead that was there from the start, when there is no slowdown to compare with, has to be larger."""
 WAITING_PCT, FED_PCT, STARVED_POINTS = 90.0, 10.0, 7.0
 """The others wait at this utilisation; the one without input has that many points less, but isn't idle."""
-ALIKE = 0.05
-"""GPUs of one slot or node whose means differ by at most this share do the same."""
-POWER_LEAD = 0.04
-"""A GPU that waits for others draws about half its power, so that this is a loss of 8 %."""
+ALIKE = 0.04
+"""GPUs of one slot or node do the same if they differ from their mean by at most this share."""
 MOST = 8
 """At most one GPU in this many is an odd one out; more are a pattern."""
 
@@ -52,70 +52,42 @@ def _training(window: Window) -> Mask | None:
     return None if np.isfinite(util).any() and np.nanmedian(util) < 50 else settled
 
 
-def _early_lead(window: Window, signal: str) -> Floats:
-    early = window.early(signal)
-    lead: Floats = np.nan_to_num(1.0 - window.peers(early, window.settled) / early)
-    return lead
-
-
 def _slow_gpu(window: Window) -> Iterable[Match]:
     settled = _training(window)
     if settled is None:
         return
     signal, lead = leads(window, FOUR_MIN)
-    # While the slow one draws its usual power, those that wait for it draw less, though not by as much.
-    least, usual, by_power = COSTS - 0.005, np.ones(len(lead)), not (lead >= COSTS - 0.005).any()
-    if by_power:
-        signal, least, usual = "power_w", POWER_LEAD, window.early("power_w")
-        power = window.mean(signal, FOUR_MIN) / usual
-        lead = 1.0 - window.peers(power, settled) / power
-        clock, util = window.mean("sm_clock_mhz", FOUR_MIN), window.mean("util_pct", FOUR_MIN)
-        # A GPU also draws less while its clock is held down or its input is late. Few samples are noisy.
-        other = (clock < 0.95 * window.peers(clock, settled)) | (util < window.peers(util, settled) - 4)
-        few = settled.sum() < 4 or len(window.gpu(signal, FOUR_MIN)) < 24
-        if few or not (lead >= least).any() or (settled & other).any():
-            return
-    early, since = _early_lead(window, signal), window.now - FOUR_MIN * window.scale
+    if not (lead >= LEAD).any():
+        return
     # What GPUs did from the start, as the stages of a pipeline do, is not what slows the job now.
-    gained = lead - np.maximum(0.0, early)
-    new = lead >= least if by_power else gained >= least
-    ahead = new if new.any() else lead >= least
+    early = window.early(signal)
+    before = np.nan_to_num(1.0 - window.peers(early, settled) / early)
+    new = lead - np.maximum(0.0, before) >= LEAD
+    ahead = new if new.any() else lead >= LEAD
     if ahead.sum() > max(1, int(settled.sum()) // MOST):
         return
     # Where work is uneven from step to step, as with experts or packed sequences, the leader changes.
-    minutes = _minutes(window, signal) / usual
+    minutes = _minutes(window, signal)
     shares = np.array([1.0 - window.peers(one, settled) / np.where(one > 0, one, np.nan) for one in minutes])
-    ahead &= (shares >= least / 3).all(axis=0) & ~(np.median(shares, axis=0) > TOO_FAR)
-    slower = slowdown(window, since)
-    busy = window.mean(signal, FOUR_MIN)
-    peers = window.peers(busy, settled)
-    comparable = len(window.nodes) >= 4 or window.pp > 1
-    spinning = window.peers(window.mean("util_pct", FOUR_MIN), settled)
-    clock = window.mean("sm_clock_mhz", FOUR_MIN)
-    clocks = window.peers(clock, settled)
-    for at in np.flatnonzero(ahead).tolist():
+    ahead &= (shares >= LEAD / 3).all(axis=0) & ~(np.median(shares, axis=0) > TOO_FAR)
+    slower, spinning = slowdown(window, ago(window, FOUR_MIN)), window.peers_of("util_pct", FOUR_MIN)
+    # Stages without replicas can't be told from a slow GPU, and servers differ by their requests.
+    comparable = (len(window.nodes) >= 4 or window.pp > 1) & (lead >= FROM_START) & (spinning >= WAITING_PCT)
+    others, costs = int(settled.sum()) - 1, slower is None or slower >= SLOWER
+    for at in np.flatnonzero(ahead & (new | comparable)).tolist():
         always = not new[at]
-        # Stages without replicas can't be told from a slow GPU, and servers differ by their requests.
-        if always and not (comparable and lead[at] >= FROM_START and spinning[at] >= WAITING_PCT):
-            continue
-        costs = slower >= SLOWER if slower is not None else not by_power
         if not (always or costs or window.is_open("slow_gpu", at)):
             continue
-        others = int(settled.sum()) - 1
-        unit = "W" if by_power else "%"
-        evidence = [Evidence(signal, round(float(busy[at]), 1), round(float(peers[at]), 1), unit)]
-        if np.isfinite(clock[at]):
-            evidence.append(
-                Evidence("sm_clock_mhz", round(float(clock[at])), round(float(clocks[at])), "MHz")
-            )
-        yield Match(
-            window.gpus[at].node,
-            at,
-            window.started_at if always else since,
-            f"waits least: {GPU_BY_NAME[signal].label} {busy[at]:.0f} {unit}",
-            tuple(evidence),
-            f"the other {others} at {peers[at]:.0f} {unit}",
-            ("from the start",) if always else (),
+        (busy, peers), clocks = (
+            (float(window.mean(name, FOUR_MIN)[at]), float(window.peers_of(name, FOUR_MIN)[at]))
+            for name in (signal, "sm_clock_mhz")
+        )
+        yield matched(
+            *(window, at, window.started_at if always else ago(window, FOUR_MIN)),
+            f"waits least: {GPU_BY_NAME[signal].label} {busy:.0f} %",
+            (*evidence(signal, busy, peers), *evidence("sm_clock_mhz", *clocks)),
+            *(["from the start"] if always else []),
+            contrast=f"the other {others} at {peers:.0f} %",
             # The lead overestimates the loss: nobody computes while all communicate.
             lost=(slower if slower is not None and slower >= SLOWER else float(lead[at])) * others,
         )
@@ -135,17 +107,16 @@ def _input_straggler(window: Window) -> Iterable[Match]:
     low &= (minutes <= peers - STARVED_POINTS / 3).all(axis=0) & (minutes >= FED_PCT).all(axis=0)
     early = window.early("util_pct")
     always = early <= window.peers(early, settled) - STARVED_POINTS / 2
-    since = window.now - FOUR_MIN * window.scale
+    since = ago(window, FOUR_MIN)
     slower = slowdown(window, since)
     for node in np.unique(window.node_at[low]).tolist():
-        here = window.node_at == node
-        mine: list[int] = np.flatnonzero(low & here).tolist()
-        single = len(mine) == 1 and int((settled & here).sum()) > 1
-        cost = float(np.median(1.0 - util[mine] / peers[mine]))
-        host = _host_evidence(window, node, mine)
-        at_once = bool(always[mine].all())
-        index = window.gpus[mine[0]].facts.index if single else None
-        known = ("input_straggler", window.nodes[node], index) in window.open
+        mine = np.flatnonzero(low & (window.node_at == node)).tolist()
+        single = len(mine) == 1 and int(settled[window.node_at == node].sum()) > 1
+        who: Who = mine[0] if single else window.nodes[node]
+        busy, theirs = float(np.median(util[mine])), float(np.median(peers[mine]))
+        cost, others = 1.0 - busy / theirs, int(settled.sum()) - len(mine)
+        host, at_once = _host_evidence(window, node, mine), bool(always[mine].all())
+        known = any(one[:2] == ("input_straggler", window.nodes[node]) for one in window.open)
         if at_once:
             # Stages of a pipeline also differ from the start; only what the host shows tells them apart.
             if not host:
@@ -153,44 +124,31 @@ def _input_straggler(window: Window) -> Iterable[Match]:
         # If the job loses far more than the GPU idles, it isn't this GPU's input that it waits for.
         elif slower is None or not SLOWER - SLOWER * known <= slower <= 2 * cost + 0.2:
             continue
-        others = int(settled.sum()) - len(mine)
-        yield Match(
-            window.nodes[node],
-            mine[0] if single else None,
-            window.started_at if at_once else since,
-            f"GPU busy {np.median(util[mine]):.0f} %",
-            (
-                Evidence(
-                    "util_pct",
-                    round(float(np.median(util[mine]))),
-                    round(float(np.median(peers[mine]))),
-                    "%",
-                ),
-                *host,
-            ),
-            f"the other {others} wait at {np.median(peers[mine]):.0f} %",
-            tuple(f"{_label(one.metric)} {one.value} {one.unit}".strip() for one in host[:1]),
+        yield matched(
+            *(window, who, window.started_at if at_once else since, f"GPU busy {busy:.0f} %"),
+            (*evidence("util_pct", busy, theirs), *host),
+            *(f"{_label(one.metric)} {one.value} {one.unit}".strip() for one in host[:1]),
+            contrast=f"the other {others} wait at {theirs:.0f} %",
             lost=cost * others,
         )
 
 
 def _host_evidence(window: Window, node: int, columns: list[int]) -> list[Evidence]:
     """Return what shows that a node or a rank waits for data or for its CPUs, unlike the others."""
-    found = []
-    for signal, above in (("job_psi_io_pct", 5), ("psi_io_pct", 5), ("cpu_iowait_pct", 5)):
+    shown: list[Evidence] = []
+    for signal in ("job_psi_io_pct", "psi_io_pct", "cpu_iowait_pct"):
         values = window.mean(signal, FOUR_MIN)
         others = np.delete(values, node)
         usual = float(np.nanmedian(others)) if np.isfinite(others).any() else 0.0
-        if values[node] >= usual + above:
-            found.append(Evidence(signal, round(float(values[node])), round(usual), "%"))
+        if values[node] >= usual + 5:
+            shown += evidence(signal, values[node], usual)
     cpu_at = PROCESS_COLUMNS.index("cpu_pct")
-    for at in columns:
-        for one in window.own_processes(at):
-            if one.state == "D":
-                found.append(Evidence("state", f"D in {one.wchan}" if one.wchan else "D"))
-            elif (one.row[cpu_at] or 0) >= 95:
-                found.append(Evidence("cpu_pct", round(one.row[cpu_at] or 0), None, "%"))
-    return found
+    for one in (one for at in columns for one in window.own_processes(at)):
+        if one.state == "D":
+            shown.append(Evidence("state", f"D in {one.wchan}" if one.wchan else "D"))
+        elif (one.row[cpu_at] or 0) >= 95:
+            shown += evidence("cpu_pct", one.row[cpu_at] or 0)
+    return shown
 
 
 def _label(metric: str) -> str:
@@ -199,187 +157,106 @@ def _label(metric: str) -> str:
 
 def _uneven(window: Window) -> Iterable[Match]:
     settled = _training(window)
-    if settled is None or settled.sum() < 2:
+    if settled is None:
         return
-    for signal in (*WORK[:1], "util_pct"):
+    for signal in ("mem_util_pct", "util_pct"):
         mean, early = window.mean(signal, FOUR_MIN), window.early(signal)
         usable = settled & np.isfinite(mean) & np.isfinite(early) & (mean >= early / 2) & (early >= 5)
         if 2 * usable.sum() <= settled.sum() or np.ptp(mean[usable]) < COSTS * mean[usable].max():
             continue
         for by, place in (("slot", window.slot), ("node", window.node_at)):
-            # The GPUs of one group follow each other.
-            ordered = np.flatnonzero(usable)[np.argsort(place[usable], kind="stable")]
-            _, starts, sizes = np.unique(place[ordered], return_index=True, return_counts=True)
-            if len(starts) < 2 or (len(window.nodes) > 1 and sizes.max() < 2):
+            groups, member, sizes = np.unique(place[usable], return_inverse=True, return_counts=True)
+            if len(groups) < 2 or (len(window.nodes) > 1 and sizes.max() < 2):
                 continue
-            middles = [_medians(of[ordered], starts, sizes) for of in (mean, early)]
-            spread = np.maximum.reduceat(mean[ordered], starts) - np.minimum.reduceat(mean[ordered], starts)
-            alike = bool((spread <= ALIKE * np.add.reduceat(mean[ordered], starts) / sizes).all())
-            lost = [1.0 - middle.min() / middle.max() for middle in middles]
-            most = int(middles[0].argmax())
-            if not (alike and min(lost) >= COSTS and middles[1][most] >= 0.97 * middles[1].max()):
+            now, first = (np.bincount(member, of[usable]) / sizes for of in (mean, early))
+            alike = (np.abs(mean[usable] - now[member]) <= ALIKE * now[member]).all()
+            most, lost = int(now.argmax()), min(1.0 - of.min() / of.max() for of in (now, first))
+            if not alike or lost < COSTS or first[most] < 0.97 * first.max():
                 continue
-            nodes = tuple(dict.fromkeys(window.gpus[at].node for at in np.flatnonzero(usable).tolist()))
-            name = (
-                f"slot {window.slot[ordered[starts[most]]]}"
-                if by == "slot"
-                else window.nodes[window.node_at[ordered[starts[most]]]]
-            )
-            yield Match(
-                None,
-                None,
-                window.started_at,
-                f"{name} is busiest at {middles[0].max():.0f} %",
-                (
-                    Evidence(
-                        signal,
-                        round(float(middles[0].max())),
-                        round(float(np.median(middles[0]))),
-                        "%",
-                    ),
-                ),
-                f"the least busy {by} at {middles[0].min():.0f} %",
-                ("so since the start",),
-                nodes=nodes,
+            name = f"slot {groups[most]}" if by == "slot" else window.nodes[groups[most]]
+            shown = evidence(signal, now.max(), float(np.median(now)))
+            contrast = f"the least busy {by} at {now.min():.0f} %"
+            words = f"{name} is busiest at {now.max():.0f} %", shown, "so since the start"
+            yield matched(
+                window, nodes_of(window, usable), window.started_at, *words, contrast=contrast, lost=0.0
             )
             return
-
-
-def _medians(values: Floats, starts: npt.NDArray[np.intp], sizes: npt.NDArray[np.intp]) -> Floats:
-    """Return the median of each group of values that follow each other."""
-    order = np.lexsort((values, np.repeat(np.arange(len(starts)), sizes)))
-    middle: Floats = (values[order[starts + (sizes - 1) // 2]] + values[order[starts + sizes // 2]]) / 2
-    return middle
 
 
 def _starting(window: Window) -> Iterable[Match]:
     active = window.active
     waiting = active & ~window.settled
-    if not active.any() or not window.starting or not waiting.any():
+    if not window.starting or not waiting.any():
         return
-    nodes = tuple(dict.fromkeys(window.gpus[at].node for at in np.flatnonzero(waiting).tolist()))
-    since = float(np.median(window.running_since[active]))
-    count, of = int(waiting.sum()), int(active.sum())
-    yield Match(
-        None,
-        None,
-        since,
-        "starting",
-        (Evidence("gpus_not_busy", count, of),),
-        f"{count} of {of} GPUs not yet busy for a minute",
-        nodes=nodes,
-    )
+    since, count, of = float(np.median(window.running_since[active])), int(waiting.sum()), int(active.sum())
+    shown, contrast = evidence("gpus_not_busy", count, of), f"{count} of {of} GPUs not yet busy for a minute"
+    yield matched(window, nodes_of(window, waiting), since, "starting", shown, contrast=contrast, lost=0.0)
 
 
 def _cannot_tell(window: Window) -> Iterable[Match]:
+    since = ago(window, FOUR_MIN)
     if _training(window) is None:
         return
-    since = window.now - FOUR_MIN * window.scale
-    slower = slowdown(window, since)
-    if slower is None or slower < 0.1 or not _steadily_slower(window):
+    slower, busy = slowdown(window, since) or 0.0, window.gpu("util_pct", FOUR_MIN)[:, window.active] >= 20
+    # Sequences of different lengths make single minutes slow; in an evaluation most GPUs rest.
+    if slower < 0.1 or busy.mean() < 0.9 or not _each_minute_slower(window):
         return
-    nodes = tuple(dict.fromkeys(gpu.node for gpu in window.gpus))
-    yield Match(
-        None,
-        None,
-        since,
-        f"slower by {100 * slower:.0f} %",
-        (Evidence("bytes_or_steps", round(100 * (1 - slower)), 100, "%"),),
-        "",
-        ("cannot tell which rank",),
-        nodes=nodes,
-    )
+    shown = evidence("bytes_or_steps", 100 * (1 - slower), 100, "%")
+    words = f"slower by {100 * slower:.0f} %", shown, "cannot tell which rank"
+    yield matched(window, ALL, since, *words, lost=0.0)
 
 
-def _steadily_slower(window: Window) -> bool:
-    """Return whether each of the last four minutes was slower than usual, and nearly all GPUs were busy.
-
-    Sequences of different lengths make single minutes slow; in an evaluation most GPUs rest.
-    """
-    busy = window.gpu("util_pct", FOUR_MIN)[:, window.active] >= 20
+def _each_minute_slower(window: Window) -> bool:
+    """Return whether less moved in each of the last four minutes than usually."""
     for signal in ("nvlink_mb_s", "ib_mb_s", "mem_util_pct", "power_w"):
         usual = float(np.median(np.nan_to_num(window.job(signal, 3600))))
         if usual > 1:
             parts = np.array_split(np.nan_to_num(window.job(signal, FOUR_MIN)), 4)
-            return bool(busy.mean() >= 0.9 and max(float(part.mean()) for part in parts) < 0.95 * usual)
+            return max(float(part.mean()) for part in parts) < 0.95 * usual
     return False
 
 
+# fmt: off
 RULES = (
-    Rule(
-        "slow_gpu",
-        "One GPU is slower than its peers, and nothing holds its clock down",
-        WASTE,
-        ODD_ONE,
-        ("util_pct", "mem_util_pct"),
-        "4 min",
-        "works for 9 % more of the time than its peers in each of 4 minutes, and the job got 7 % slower",
-        "Minder (4 min), PRISM (equal GPUs differ by up to 14 % in one GEMM), MegaScale (0.5 % of machines)",
-        "Leave {node} out and see whether the job gets faster; run a GEMM benchmark on {gpu}",
-        "In lock-step, all GPUs wait for the slowest, which waits least and so is busier than the others.",
-        "The busiest GPU changes, as with experts or packed sequences, or the job is no slower.",
-        "A rank with more work, as the last stage of a pipeline, looks the same: use diagnose --roles pp=N.",
-        _slow_gpu,
-    ),
-    Rule(
-        "input_straggler",
-        "One node or rank waits for input, and the others wait for it",
-        WASTE,
-        ODD_ONE,
-        ("util_pct", "processes"),
-        "4 min",
-        "utilisation 7 points below the peers', which spin at 90 % or more, and the job got 7 % slower",
-        "TraceML, TraceLens issue 599; the thresholds are our own",
-        "Check data, disk and CPUs of {gpu}: try more loader workers or a local copy, or leave {node} out",
-        "GPUs that wait in a collective look busy. The one that they wait for doesn't.",
-        "All GPUs idle alike, the job is no slower, or the GPU does nothing at all, as while it compiles.",
-        "A rank that does other work on the CPU, such as logging, looks the same.",
-        _input_straggler,
-    ),
-    Rule(
-        "uneven_stages",
-        "Some ranks have had less to do since the start, alike on all nodes",
-        NOTE,
-        APART,
-        ("util_pct", "mem_util_pct"),
-        "4 min",
-        "slots or nodes whose means differ by 9 % since the start, while the GPUs within each are alike",
-        "ByteDance's what-if analysis (arXiv 2505.05713): imbalance is more frequent than bad hardware",
-        "Distribute the layers differently or use more microbatches; diagnose --roles pp=N compares stages",
-        "Pipeline stages with fewer layers wait for the others. No GPU is at fault.",
-        "The difference began later, or a single GPU differs.",
-        "A node that was slow from the start looks like a stage that has more work.",
-        _uneven,
-    ),
-    Rule(
-        "starting",
-        "The job is starting",
-        NOTE,
-        APART,
-        ("util_pct", "processes"),
-        "at once",
-        "a GPU with a process hasn't been 20 % busy for 60 s yet, for at most 10 min",
-        "Aegis, DLRover (first steps take minutes)",
-        "Wait: the rules for slow jobs begin once all GPUs have been busy",
-        "Loading, compiling and the first steps take minutes and look like faults.",
-        "All GPUs with a process have been busy for a minute.",
-        "A rank that never starts looks the same for 10 min.",
-        _starting,
-        early=True,
-    ),
-    Rule(
-        CANNOT_TELL,
-        "Something is slow, and the samples don't say which rank",
-        NOTE,
-        UNKNOWN,
-        ("util_pct",),
-        "4 min",
-        "10 % fewer bytes or steps than in the better minutes of the last hour; no other rule names a cause",
-        "Greyhound (changes of 10 % or more)",
-        "Send marks with a value named step, or dump the stacks of a few ranks with py-spy",
-        "A slowdown is worth knowing even if no cause is named.",
-        "Another rule names the cause, or the job starts, evaluates or saves a checkpoint.",
-        "A new phase of training with other batch sizes moves fewer bytes, too.",
-        _cannot_tell,
-    ),
+    Rule("slow_gpu", "One GPU is slower than its peers, and nothing holds its clock down", WASTE, ODD_ONE,
+         ("util_pct", "mem_util_pct"), "4 min",
+         "works for 9 % more of the time than its peers in each of 4 minutes, and the job got 7 % slower",
+         "Minder (4 min), PRISM (equal GPUs differ by up to 14 % in one GEMM), MegaScale (0.5 % of machines)",
+         "Leave {node} out and see whether the job gets faster; run a GEMM benchmark on {gpu}",
+         "In lock-step, all GPUs wait for the slowest, which waits least and so is busier than the others.",
+         "The busiest GPU changes, as with experts or packed sequences, or the job is no slower.",
+         "A rank with more work, as the last stage of a pipeline, looks the same: use diagnose --roles pp=N.",
+         _slow_gpu),
+    Rule("input_straggler", "One node or rank waits for input, and the others wait for it", WASTE, ODD_ONE,
+         ("util_pct", "processes"), "4 min",
+         "utilisation 7 points below the peers', which spin at 90 % or more, and the job got 7 % slower",
+         "TraceML, TraceLens issue 599; the thresholds are our own",
+         "Check data, disk and CPUs of {gpu}: try more loader workers or a local copy, or leave {node} out",
+         "GPUs that wait in a collective look busy. The one that they wait for doesn't.",
+         "All GPUs idle alike, the job is no slower, or the GPU does nothing at all, as while it compiles.",
+         "A rank that does other work on the CPU, such as logging, looks the same.", _input_straggler),
+    Rule("uneven_stages", "Some ranks have had less to do since the start, alike on all nodes", NOTE, APART,
+         ("util_pct", "mem_util_pct"), "4 min",
+         "slots or nodes whose means differ by 9 % since the start, while the GPUs within each are alike",
+         "ByteDance's what-if analysis (arXiv 2505.05713): imbalance is more frequent than bad hardware",
+         "Distribute the layers differently or use more microbatches; diagnose --roles pp=N compares stages",
+         "Pipeline stages with fewer layers wait for the others. No GPU is at fault.",
+         "The difference began later, or a single GPU differs.",
+         "A node that was slow from the start looks like a stage that has more work.", _uneven),
+    Rule("starting", "The job is starting", NOTE, APART, ("util_pct", "processes"), "at once",
+         "a GPU with a process hasn't been 20 % busy for 60 s yet, for at most 10 min",
+         "Aegis, DLRover (first steps take minutes)",
+         "Wait: the rules for slow jobs begin once all GPUs have been busy",
+         "Loading, compiling and the first steps take minutes and look like faults.",
+         "All GPUs with a process have been busy for a minute.",
+         "A rank that never starts looks the same for 10 min.", _starting, True),
+    Rule(CANNOT_TELL, "Something is slow, and the samples don't say which rank", NOTE, UNKNOWN, ("util_pct",),
+         "4 min",
+         "10 % fewer bytes or steps than in the better minutes of the last hour; no other rule names a cause",
+         "Greyhound (changes of 10 % or more)",
+         "Send marks with a value named step, or dump the stacks of a few ranks with py-spy",
+         "A slowdown is worth knowing even if no cause is named.",
+         "Another rule names the cause, or the job starts, evaluates or saves a checkpoint.",
+         "A new phase of training with other batch sizes moves fewer bytes, too.", _cannot_tell),
 )
+# fmt: on

@@ -8,9 +8,9 @@ import numpy as np
 
 from gswarm_tui.fleet.findings import NOTE, WASTE
 from gswarm_tui.fleet.history import Floats
-from gswarm_tui.insight.rows import Listing
 from gswarm_tui.insight.rule import APART, LOCAL, Match, Rule
-from gswarm_tui.insight.rules.placement import cores_each, found, ranks, shared
+from gswarm_tui.insight.rules.matches import by_node, found
+from gswarm_tui.insight.rules.placement import shared
 from gswarm_tui.insight.window import OWN_CPU, Mask, Window
 
 IDLE_S, ENDED_S = 300.0, 900.0
@@ -21,7 +21,7 @@ HELD_MIB = 1024
 SPAN_S = 300.0
 ACTIVE_PCT, TENSOR_PCT, DRAM_PCT = 80.0, 5.0, 50.0
 LAUNCH_PCT, SM_PCT, POWER_SHARE, MEMORY_PCT = 90.0, 50.0, 0.5, 30.0
-MANY_CORES_PCT, COMPILED_S = 400.0, 720.0
+CORES_PCT, COMPILED_S = 180.0, 720.0
 UNUSED_MB_S, PCIE_MB_S, NET_MB_S = 10.0, 1000.0, 500.0
 
 
@@ -36,9 +36,7 @@ def _idle(window: Window) -> Iterable[Match]:
         return
     since, used = np.fmax(window.started_at, window.ran_at), np.isfinite(window.ran_at)
     if (window.mean("util_pct", IDLE_S)[active] >= WORKING_PCT).any():
-        # Somebody who tries something on one GPU, without ranks, has more time.
-        tries = active.sum() == 1 and window.rank(int(active.argmax())) is None
-        quiet &= window.now - since >= np.where(used | tries, span, IDLE_S * window.scale)
+        quiet &= window.now - since >= np.where(used, span, IDLE_S * window.scale)
     else:
         # Nobody works: the job has ended, waits, or has never begun.
         quiet &= not used.any() and window.now - window.started_at >= span
@@ -66,11 +64,6 @@ def _steady(window: Window, signal: str) -> Floats:
     return np.where(np.abs(newest - mean) <= 1 + 0.2 * mean, mean, np.nan)
 
 
-def _in_python(window: Window) -> bool:
-    commands = [one.command for one in window.listed.samples if window.is_own(one)]
-    return any("python" in (command or "") for command in commands)
-
-
 def _tensor_unused(window: Window) -> Iterable[Match]:
     if not _lately(window, "tensor_active_pct") < 4 * TENSOR_PCT:
         return
@@ -79,7 +72,8 @@ def _tensor_unused(window: Window) -> Iterable[Match]:
     hit = _all_of(window, (sm >= ACTIVE_PCT) & (tensor < TENSOR_PCT) & ~(dram >= DRAM_PCT))
     texts = "tensor cores {tensor_active_pct:.0f} % active", "SMs {sm_active_pct:.0f} %"
     # Simulations have good reasons to compute in FP64 or FP32.
-    severity, values = "" if _in_python(window) else NOTE, {names[0]: sm, names[1]: tensor}
+    python = any("python" in (one.command or "") for one in window.listed.samples if window.is_own(one))
+    severity, values = "" if python else NOTE, {names[0]: sm, names[1]: tensor}
     yield from found(window, hit, SPAN_S, texts, values, lost=0.0, severity=severity)
 
 
@@ -106,17 +100,9 @@ def _launch_bound(window: Window) -> Iterable[Match]:
 
 def _cpu_instead(window: Window) -> Iterable[Match]:
     util, cpu = window.gpu("util_pct", SPAN_S), window.gpu(OWN_CPU, SPAN_S)
-    full = np.full(len(window.gpus), MANY_CORES_PCT)
     hit = window.active & (window.now - window.running_since >= COMPILED_S * window.scale)
-    hit &= window.holds((util < 1) & (cpu >= 150), np.isfinite(util) & np.isfinite(cpu), SPAN_S)
-    if not hit.any():
-        return
-    listed, chosen = window.listed, ranks(window)
-    for at in np.flatnonzero(chosen & hit[listed.column]).tolist():
-        (cores,) = cores_each((listed.samples[at].cpus,))
-        full[listed.column[at]] = np.fmin(MANY_CORES_PCT, 90 * cores)
+    hit &= window.holds((util < 1) & (cpu >= CORES_PCT), np.isfinite(util + cpu), SPAN_S)
     values = {"util_pct": window.mean("util_pct", SPAN_S), OWN_CPU: window.mean(OWN_CPU, SPAN_S)}
-    hit &= values[OWN_CPU] >= full
     texts = "CPU {own_cpu_pct:.0f} %", "GPU {util_pct:.0f} %"
     yield from found(window, hit, SPAN_S, texts, values, lost=1.0)
 
@@ -136,24 +122,13 @@ def _nvlink_unused(window: Window) -> Iterable[Match]:
     hit = busy & (nvlink < UNUSED_MB_S) & (pcie >= PCIE_MB_S)
     if not hit.any():
         return
-    count = len(window.nodes)
-    each, others = (
-        np.bincount(window.node_at, one, minlength=count)[window.node_at] for one in (hit, busy & ~hit)
-    )
     # A GPU without NVLink has no such counters, so that its rate is unknown and not 0.
-    hit &= (each >= 2) & (others == 0)
+    hit &= (by_node(window, hit) >= 2) & (by_node(window, busy & ~hit) == 0)
     values = {"nvlink_mb_s": nvlink, "pcie_mb_s": pcie}
     texts = "NVLink {nvlink_mb_s:.0f} MB/s", "PCIe {pcie_mb_s:,.0f} MB/s"
     # Servers that don't know of each other have no use for NVLink.
     severity = "" if (_world(window)[hit] > 1).any() else NOTE
     yield from found(window, hit, 240.0, texts, values, by="node", lost=0.0, severity=severity)
-
-
-def _reads(ports: Listing) -> bool:
-    """Return whether the network of a node brings much more than it takes, as from a file system."""
-    network = [port for name, port in ports.items() if "/" not in name]
-    taken, sent = (sum(port.get(way) or 0 for port in network) for way in ("rx_mb_s", "tx_mb_s"))
-    return taken > 5 * sent
 
 
 def _sockets(window: Window) -> Iterable[Match]:
@@ -165,8 +140,7 @@ def _sockets(window: Window) -> Iterable[Match]:
         return
     for at in np.flatnonzero(hit).tolist():
         ports = window.ports.get(window.nodes[at])
-        states = [port.get("state") for name, port in (ports or {}).items() if "/" in name]
-        hit[at] = (ports is None or 4 in states) and not _reads(ports or {})
+        hit[at] = ports is None or any(port.get("state") == 4 for name, port in ports.items() if "/" in name)
     by_gpu = hit[window.node_at] & window.active
     values = {"ib_mb_s": ib[window.node_at], "net_mb_s": net[window.node_at]}
     texts = "InfiniBand {ib_mb_s:.0f} MB/s", "{net_mb_s:,.0f} MB/s through sockets"
@@ -197,8 +171,8 @@ RULES = (
          "A GPU hardly uses its memory, or did more before: it then waits for others.",
          "Jobs that wait for the network from the start.", _launch_bound),
     Rule("cpu_instead", "The CPU computes what the GPU should", WASTE, LOCAL, ("util_pct", "processes"),
-         "5 min", "a rank uses all of its cores, or four, but not its GPU, 12 min after the start",
-         "jobstats", "Check that model and data of the ranks on {nodes} are on the GPU (.to('cuda'))",
+         "5 min", "a rank uses nearly two cores or more, but not its GPU, 12 min after the start", "jobstats",
+         "Check that model and data of the ranks on {nodes} are on the GPU (.to('cuda'))",
          "A model that stays in host memory runs on the CPU, many times slower.",
          "The rank uses only one core, as while it waits or compiles.",
          "Long preparation of data in the rank's process.", _cpu_instead),
@@ -206,8 +180,7 @@ RULES = (
          ("nvlink_mb_s", "pcie_mb_s"), "4 min",
          "NVLink under 10 MB/s and PCIe over 1 GB/s on all busy GPUs of a node, at least two", "our own",
          "Check NCCL_P2P_DISABLE, and that the container on {nodes} sees all GPUs and NVSwitches",
-         "NVLink is ten times as fast as PCIe.",
-         "If no process has a WORLD_SIZE above 1, it is a note.",
+         "NVLink is ten times as fast as PCIe.", "If no process has a WORLD_SIZE above 1, it is a note.",
          "Ranks that exchange nothing, but read much input.", _nvlink_unused),
     Rule("sockets", "NCCL uses sockets, although there is InfiniBand", WASTE, LOCAL, ("ib_mb_s", "net_mb_s"),
          "2 min", "InfiniBand under 10 MB/s, network over 500 MB/s, nodes with active ports", "our own",
