@@ -304,7 +304,7 @@ def test_a_passing_error_leaves_a_gap_and_no_note(stage: Stage) -> None:
         assert (values(reading, "power_w"), reading.notes) == ([100], [])
 
 
-def test_slow_values_repeat_for_their_period(stage: Stage) -> None:
+def test_slow_values_repeat_for_their_period_and_come_at_once_when_the_clock_jumps(stage: Stage) -> None:
     stage.set(Scenario.of("n", 2, power_mw=100_000, temperature_c=30, memory_clock_mhz=1000, pstate=8))
     with stage.node() as node:
         node.read()
@@ -316,8 +316,12 @@ def test_slow_values_repeat_for_their_period(stage: Stage) -> None:
         changes = [[values(reading, "temp_c")[gpu] for reading in readings].index(40) for gpu in (0, 1)]
         assert 0 < min(changes) < max(changes), "the readings of GPUs are spread"
         node.read(skip_s=10)
+        assert values(node.read(), "mem_clock_mhz") == [2000, 2000]
+        for gpu in stage.scenario.gpus:
+            gpu.memory_clock_mhz, gpu.pstate, gpu.sm_clock_mhz = 1000, 5, 1980
+        stage.write()
         reading = node.read()
-        assert (values(reading, "mem_clock_mhz"), values(reading, "pstate")) == ([2000] * 2, [0] * 2)
+        assert (values(reading, "mem_clock_mhz"), values(reading, "pstate")) == ([1000] * 2, [5] * 2)
 
 
 def test_energy_is_on_the_row_of_its_reading_and_comes_at_once_if_requested(stage: Stage) -> None:
@@ -395,6 +399,28 @@ def test_a_gpu_lost_at_the_start_doesn_t_stop_the_others(stage: Stage) -> None:
     assert len({gpu["uuid"] for gpu in facts.gpus}) == 4
     assert facts.gpus[3]["uuid"] == scenario.gpus[3].uuid
     assert {"gpu0", "gpu2"} <= set(facts.capabilities)
+
+
+def test_gpus_that_nothing_uses_are_let_go_without_recorder_and_job(stage: Stage) -> None:
+    stage.set(Scenario.of("n", 2, memory_used_mib=600))
+    with stage.node() as node:
+        node.read()
+        node.leave(alone=True)
+        assert values(node.read(), "temp_c") == [30, 30], "a process runs, as its memory says"
+        for gpu in stage.scenario.gpus:
+            gpu.memory_used_mib = 2
+        stage.write()
+        node.read(skip_s=4)
+        reading = node.read()
+        assert values(reading, "temp_c") == ["lost", "lost"]
+        assert node.children() == [], "nothing keeps the GPUs from a reset"
+        assert [note.message for note in reading.notes] == [node.facts().capabilities["gpu"]]
+        assert (node.read().notes, reading.host["memory_used_mib"] is None) == ([], False)
+        node.leave(alone=False)
+        reading = node.read()
+        assert values(reading, "temp_c") == [30, 30]
+        assert [note.kind for note in reading.notes] == ["gpu_back"]
+        assert "gpu" not in node.facts().capabilities
 
 
 @pytest.mark.parametrize(
@@ -574,6 +600,23 @@ def test_mig_instances_keep_their_places_while_their_gpu_hangs(stage: Stage) -> 
         assert "gpu1000" in node.facts().capabilities, "the instance was deleted"
 
 
+def test_utilisation_that_stays_at_100_on_an_unused_gpu_is_not_busy(stage: Stage) -> None:
+    scenario = Scenario.of("n", 3, utilization_percent=100, memory_used_mib=2, power_mw=90_000)
+    scenario.gpus[1].memory_used_mib = 600  # a process that copies: an H200 drew 19 % of its limit so
+    scenario.gpus[2].power_mw = 500_000
+    stage.set(scenario)
+    with stage.node() as node:
+        assert values(node.read(), "util_pct") == [100] * 3, "a job may have begun"
+        reading = node.read(skip_s=4)
+        assert values(reading, "util_pct") == [None, 100, 100]
+        assert [(note.kind, note.gpu) for note in reading.notes] == [("unmeasured", 0)]
+        assert "without a process" in node.facts().capabilities["gpu0.util_pct"]
+        stage.scenario.gpus[0].memory_used_mib = 600
+        stage.write()
+        reading = node.read(skip_s=4)
+        assert (values(reading, "util_pct"), reading.notes) == ([100] * 3, [])
+
+
 def test_xids_are_noted_with_what_nvidia_advises(stage: Stage) -> None:
     stage.set(Scenario.of("n", 3))
     with stage.node() as node:
@@ -581,12 +624,11 @@ def test_xids_are_noted_with_what_nvidia_advises(stage: Stage) -> None:
         stage.scenario.gpus[1].xid(79)
         stage.scenario.gpus[0].xid(12345)
         stage.scenario.gpus[2].xid(63)
-        stage.scenario.gpus[2].xid(63)
         stage.write()
         reading = node.until(lambda reading: len(reading.notes) == 3)
     unknown, lost, remapped = sorted(reading.notes, key=lambda note: note.gpu or 0)
     assert (unknown.kind, unknown.severity) == ("xid", ERROR)
-    assert unknown.message == "XID 12345: not in NVIDIA's catalogue for current GPUs"
+    assert unknown.message == "XID 12345: not in NVIDIA's catalogue up to XID 172"
     assert (lost.kind, lost.severity, lost.gpu) == ("xid", ERROR, 1)
     assert lost.message == (
         "XID 79 ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS: the GPU has fallen off the bus; "
@@ -602,6 +644,19 @@ def test_xids_are_noted_with_what_nvidia_advises(stage: Stage) -> None:
         WARNING,
         "XID 63 INFOROM_DRAM_RETIREMENT_EVENT: a row of memory was remapped; NVIDIA: nothing to do",
     )
+
+
+def test_the_same_fault_of_all_gpus_is_one_event(stage: Stage) -> None:
+    stage.set(Scenario.of("n", 4))
+    with stage.node() as node:
+        node.read()
+        for gpu in stage.scenario.gpus:
+            gpu.xid(119)
+            gpu.xid(119)
+        stage.write()
+        (note,) = node.until(lambda reading: reading.notes).notes
+        assert (note.kind, note.gpu) == ("xid", None)
+        assert note.message.startswith("all 4 GPUs: XID 119 GSP_RPC_TIMEOUT: the GPU's system")
 
 
 def test_gpus_without_xid_events_are_in_the_capabilities(stage: Stage) -> None:

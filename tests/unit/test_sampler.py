@@ -37,7 +37,7 @@ class FakeWatch(SystemWatch):
 class SlowProbe:
     """A probe whose ticks take a given time."""
 
-    simulated = patient = False
+    simulated = alone = patient = False
 
     def __init__(self, watch: FakeWatch, takes_s: dict[int, float] | None = None) -> None:
         self.watch = watch

@@ -28,12 +28,14 @@ from gswarm_agent.probes.gpus.nvidia_sources import (
     field_sources,
     health_sources,
 )
+from gswarm_agent.probes.gpus.vendor import UNUSED_MIB
 from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Collection, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
+    from gswarm_agent.frame import Number
     from gswarm_agent.probes.gpus.nvidia_pcie import ThroughputLane
     from gswarm_agent.probes.gpus.vendor import Values, Whereabouts
 
@@ -41,6 +43,15 @@ RETRY_NS = 60 * SECOND_NS
 """Pause before an unsupported metric is tried again."""
 STRIKES = 3
 """Number of consecutive readings after which an error counts as lasting."""
+_CLOCK_JUMP = 0.25
+"""Change of the SM clock, as a share of the higher one, which shows that a GPU began or ended its work."""
+LATCHED_NS = 3 * SECOND_NS
+"""A GPU that has reported 100 % for this long while nothing can run on it isn't busy."""
+_IDLE_POWER = 0.25
+"""An idle GPU draws less than this share of its power limit."""
+_LATCHED = (
+    "the driver reports 100 % without a process: no memory in use and less than 25 % of the power limit"
+)
 
 
 class _LostError(Exception):
@@ -67,7 +78,11 @@ class Gpu:
         self._gpm: Optional[Gpm] = None
         self._in_lane = False
         self._sources: List[GpuSource] = []
+        self._clock: Optional[Number] = None
         self._counts_module = False
+        self._power_limit_w = 0.0
+        self._latched_from: Optional[int] = None
+        self._latched = False
         self._silent_ticks = 0
         self._retry_at: Optional[int] = None
 
@@ -85,6 +100,8 @@ class Gpu:
             reasons[SLOW_CALLS] = "; ".join(slow)
         if self._counts_module:
             reasons["energy_mj"] = "the counter is that of the module, with CPU and memory"
+        if self._latched:
+            reasons["util_pct"] = _LATCHED
         return reasons
 
     @property
@@ -162,6 +179,9 @@ class Gpu:
         # The energy counter of GH200 counts GPU, Grace CPU and memory (Zeus, pull request 172).
         name = self._nvml.maybe(self._nvml.api.nvmlDeviceGetName, self.handle)
         self._counts_module = "GH200" in (name or "")
+        self._power_limit_w = (
+            self._nvml.maybe(self._nvml.api.nvmlDeviceGetEnforcedPowerLimit, self.handle) or 0
+        ) / 1000
         self._gpm = self.find_gpm()
         self._in_lane = False
         self._latest_pcie(self._gpm)
@@ -194,11 +214,27 @@ class Gpu:
         for source in self._sources:
             if source.reason is None:
                 values.update(zip(source.columns, source.values(now_ns)))
+        self._drop_latched(values, now_ns)
         if self._gpm is not None:
             values.update(self._gpm.read(now_ns, off, values.get("util_pct")))
             self._lane.switch(on=off.isdisjoint(PCIE_COLUMNS))
             values.update(zip(PCIE_COLUMNS, self._latest_pcie(self._gpm)))
         return values
+
+    def _drop_latched(self, values: Values, now_ns: int) -> None:
+        """Leave out a utilisation of 100 % that stays when the last process has ended, as on Blackwell."""
+        util, memory, power = (values.get(name) for name in ("util_pct", "mem_used_mib", "power_w"))
+        idle = memory is not None and memory < UNUSED_MIB and power is not None
+        if util != 100 or not idle or (power or 0) >= _IDLE_POWER * self._power_limit_w:
+            self._latched_from, self._latched = None, False
+            return
+        if self._latched_from is None:
+            self._latched_from = now_ns
+        if now_ns - self._latched_from >= LATCHED_NS:
+            values["util_pct"] = None
+            if not self._latched:
+                self._latched = True
+                self._note("unmeasured", WARNING, f"no longer measures util_pct: {_LATCHED}")
 
     def _latest_pcie(self, gpm: Gpm) -> Tuple[float, ...]:
         """Return the lane's PCIe traffic (tx, rx) in MB/s, nothing where GPM measures it."""
@@ -237,6 +273,8 @@ class Gpu:
             codes[source] = SUCCESS
             took_ns = time.monotonic_ns() - begun_ns
             source.keep(values, now_ns, took_ns=took_ns, phase=_phase(self.index, number))
+            if "sm_clock_mhz" in source.columns:
+                self._note_clock(values[0])
         if GPU_IS_LOST in codes.values():
             raise _LostError(reason_of(GPU_IS_LOST))
         return codes
@@ -261,6 +299,14 @@ class Gpu:
                 value = source.value([number for _, number, _ in own], now_ns)
                 # All fields of a GPU fall on the same ticks, so that one call reads them.
                 source.keep((value,), now_ns, took_ns=round(took_ns * share), phase=_phase(self.index, 0))
+
+    def _note_clock(self, clock: Optional[Number]) -> None:
+        """Read the slow gauges at once when the SM clock has jumped, as at the start of a job."""
+        before, self._clock = self._clock, clock
+        if before and clock and abs(clock - before) > _CLOCK_JUMP * max(before, clock):
+            for source in self._sources:
+                if source.follows_clock:
+                    source.hurry()
 
     def _update_sources(self, codes: Dict[GpuSource, int], note: bool) -> bool:
         """Disable sources that will not answer; True when every source has answered or is disabled."""

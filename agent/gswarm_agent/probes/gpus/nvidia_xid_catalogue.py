@@ -1,7 +1,6 @@
 """NVIDIA's catalogue of XIDs: mnemonics, and what NVIDIA advises. Imported when the first XID comes.
 
-Source: https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html (Ampere and later, to XID 172,
-without those that current GPUs don't use).
+Source: https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html (Ampere and later, to XID 172).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Dict, Tuple, Union
 
 # NVIDIA's immediate and investigatory action, then the XIDs that have them with their mnemonics. "~" stands
-# for "ROBUST_CHANNEL_", "-" for no action.
+# for "ROBUST_CHANNEL_", "-" for no action. Current GPUs don't use the XIDs of the last entry.
 _CATALOGUE = """
 RESTART_APP CONTACT_SUPPORT: 8 ~FIFO_ERROR_IDLE_TIMEOUT 39 ~CE0_ERROR 40 ~CE1_ERROR 41 ~CE2_ERROR
   68 ~NVDEC0_ERROR 70 ~CE3_ERROR 71 ~CE4_ERROR 72 ~CE5_ERROR 75 ~CE6_ERROR 76 ~CE7_ERROR 77 ~CE8_ERROR
@@ -58,6 +57,22 @@ IGNORE IGNORE: 63 INFOROM_DRAM_RETIREMENT_EVENT 106 SMBPBI_TEST_MESSAGE 107 SMBP
 - -: 162 PSHC_REENGAGED 163 PSHC_DISENGAGED 164 PSHC_LOW_LIFETIME 165 PSHC_ZERO_LIFETIME
   166 NVLINK_SECURE_CRYPTO_ERR 167 PCIE_FATAL_TIMEOUT 168 REDUCED_GPU_MEMORY_CAPACITY 169 SEC2_HALT_ERROR
   170 NVLINK_SECURE_OTHER 171 UNCORRECTABLE_DRAM_ERROR 172 UNCORRECTABLE_SRAM_ERROR
+CONTACT_SUPPORT UNUSED: 1 ~FIFO_ERROR_FIFO_METHOD 2 ~FIFO_ERROR_SW_METHOD 3 ~FIFO_ERROR_UNK_METHOD
+  4 ~FIFO_ERROR_CHANNEL_BUSY 5 ~FIFO_ERROR_RUNOUT_OVERFLOW 6 ~FIFO_ERROR_PARSE_ERR 7 ~FIFO_ERROR_PTE_ERR
+  9 ~GR_ERROR_INSTANCE 10 ~GR_ERROR_SINGLE_STEP 12 ~GR_ERROR_SW_METHOD 15 ~SCANLINE_TIMEOUT
+  16 ~VBLANK_CALLBACK_TIMEOUT 17 ~PARAMETER_ERROR 18 ~BUS_MASTER_TIMEOUT_ERROR 19 ~DISP_MISSED_NOTIFIER
+  20 ~MPEG_ERROR_SW_METHOD 21 ~ME_ERROR_SW_METHOD 22 ~VP_ERROR_SW_METHOD 23 ~RC_LOGGING_ENABLED
+  24 ~GR_SEMAPHORE_TIMEOUT 26 ~FIFO_ERROR_FBISTATE_TIMEOUT 27 ~VP_ERROR 28 ~VP2_ERROR 29 ~BSP_ERROR
+  30 ~BAD_ADDR_ACCESS 33 ~SEC_ERROR 34 ~MSVLD_ERROR 35 ~MSPDEC_ERROR 36 ~MSPPP_ERROR 42 ~VIC_ERROR
+  47 ~NVENC0_ERROR 49 SILENT_RUNNING_CONSTANT_LEVEL_SET_BY_REGISTRY
+  50 SILENT_RUNNING_LEVEL_TRANSITION_DUE_TO_RC_ERROR 51 SILENT_RUNNING_STRESS_TEST_FAILURE
+  52 SILENT_RUNNING_LEVEL_TRANS_DUE_TO_TEMP_RISE 53 SILENT_RUNNING_TEMP_REDUCED_CLOCKING
+  55 SILENT_RUNNING_TEMPERATURE_READ_ERROR 56 DISPLAY_CHANNEL_EXCEPTION 57 FB_LINK_TRAINING_FAILURE_ERROR
+  58 FB_MEMORY_ERROR 59 PMU_ERROR 61 PMU_BREAKPOINT 65 ~NVENC1_ERROR 73 ~NVENC2_ERROR
+  81 ~VGA_SUBSYSTEM_ERROR 87 NVTELEMETRY_DRIVER_REPORT 90 LTC_ERROR 91 RESERVED_XID 111 BUNDLE_ERROR_EVENT
+  112 DISP_SUPERVISOR_ERROR 113 DP_LT_FAILURE 114 HEAD_RG_UNDERFLOW 115 CORE_CHANNEL_REGS
+  116 WINDOW_CHANNEL_REGS 117 CURSOR_CHANNEL_REGS 118 HEAD_REGS 122 SPI_PMU_RPC_READ_FAIL
+  123 SPI_PMU_RPC_WRITE_FAIL 124 SPI_PMU_RPC_ERASE_FAIL 125 INFOROM_FS_ERROR 138 ~DLA_ERROR
 """
 
 _MEANINGS = {
@@ -103,9 +118,9 @@ def describe(xid: int) -> Tuple[str, Dict[str, Union[int, str]]]:
     """Return an XID in a sentence, and its number, mnemonic and actions for the detail of an event."""
     found = re.search(rf"\s{xid} (\S+)", _CATALOGUE)
     head = "" if found is None else _CATALOGUE[: found.start()].rpartition(":")[0].rpartition("\n")[2]
-    immediate, later = ("" if action == "-" else action for action in (head or "- -").split())
+    immediate, later = ("" if action in ("-", "UNUSED") else action for action in (head or "- -").split())
     mnemonic = "" if found is None else found[1].replace("~", "ROBUST_CHANNEL_")
-    meaning = _MEANINGS.get(xid, "" if mnemonic else "not in NVIDIA's catalogue for current GPUs")
+    meaning = _MEANINGS.get(xid, "" if mnemonic else "not in NVIDIA's catalogue up to XID 172")
     # Nothing follows from IGNORE as the investigatory action.
     actions = filter(None, [immediate, "" if later == "IGNORE" else later])
     steps = dict.fromkeys(_ADVICE.get(each, each.lower().replace("_", " ")) for each in actions)

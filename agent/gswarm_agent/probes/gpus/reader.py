@@ -6,7 +6,7 @@ the node's other GPUs are late by seconds at each try. The same holds for a proc
 readers, and for the driver as a whole.
 
 Nobody can reset a GPU that the process is attached to. So it also ends, and the next leaves the GPU out, when
-a GPU is lost.
+a GPU is lost; and while nobody needs it: nothing uses the GPUs, and the agent has neither recorder nor job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gswarm_agent.frame import INFO, WARNING, GpuFacts, GpuLink, Note, ProcessSa
 from gswarm_agent.metrics import GPU_COLUMNS, INSTANCE_COLUMNS
 from gswarm_agent.probes.gpus import VENDORS
 from gswarm_agent.probes.gpus.child import ABSENT, CHUNK, LENGTH, PROCESSES, ROWS, become
-from gswarm_agent.probes.gpus.vendor import DRIVER, IDLE, PROCESS, ROUND_NS, Whereabouts
+from gswarm_agent.probes.gpus.vendor import DRIVER, IDLE, PROCESS, ROUND_NS, UNUSED_MIB, Whereabouts
 from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
@@ -53,6 +53,8 @@ HANGS = "the driver is slow or hangs"
 OF_INSTANCES = "NVML measures no utilisation of MIG instances; power, clocks and all else are their GPU's"
 HANGING_PROCESS = "it hangs, or the kernel is slow to read its memory"
 FAILED = "the process that reads the GPUs failed"
+LET_GO = "detached from the GPUs, which nothing uses, until a recorder connects"
+_MEMORY = GPU_COLUMNS.index("mem_used_mib")
 
 
 class _Child:
@@ -137,6 +139,7 @@ class GpuReader:
         self._start_at = 0
         self._places: List[Tuple[int, Place]] = []
         self._fresh = False
+        self._in_use, self._resting = True, False
         self._now_ns = time.monotonic_ns()
         self._rows: List[Optional[Row]] = []
         self._rows_ns = self._usual_ns = 0
@@ -157,8 +160,8 @@ class GpuReader:
 
     def capabilities(self) -> Dict[str, str]:
         """Return why "power_w" (of all GPUs), "gpu3.power_w", "gpu3" or "gpu" can't be measured."""
-        if self.missing:
-            return {"gpu": self.missing}
+        if self.missing or self._resting:
+            return {"gpu": self.missing or LET_GO}
         unreachable = {i: reasons[""] for i, reasons in self._reasons.items() if "" in reasons}
         unreachable.update({index: reason for (index, _), reason in self._hanging.items() if index >= 0})
         indexes = [facts.index for facts in self.facts]
@@ -186,11 +189,11 @@ class GpuReader:
         if not processes:
             self._processes = None
 
-    def request(self, now_ns: int, *, fresh: bool = False, until: float = 0) -> None:
+    def request(self, now_ns: int, *, fresh: bool = False, alone: bool = False, until: float = 0) -> None:
         """Begin to read all GPUs, also their energy if ``fresh``, and then, if due, their processes.
 
-        ``until`` (time.monotonic()) is how long to wait for the round before, without which the request goes
-        with the next tick.
+        ``alone`` is whether nobody needs GPUs that nothing uses. ``until`` (time.monotonic()) is how long to
+        wait for the round before, without which the request goes with the next tick.
         """
         self._fresh = self._fresh or fresh
         if self.missing or self._vendor is None:
@@ -199,6 +202,8 @@ class GpuReader:
         self._ended = [pid for pid in self._ended if os.waitpid(pid, os.WNOHANG)[0] == 0]
         self._receive(until)
         self._end_if_hanging()
+        if self._rests(alone=alone):
+            return
         self._let_go_of_lost()
         self._left_out = {place: at for place, at in self._left_out.items() if now_ns < at}
         if self._child is None and now_ns >= self._start_at:
@@ -242,7 +247,7 @@ class GpuReader:
     def take_notes(self) -> List[Note]:
         """Return the notes since the last call."""
         notes, self._notes = self._notes, []
-        return notes
+        return _merged(notes, sum(gpu.parent_index is None for gpu in self.facts))
 
     def close(self) -> None:
         """End the process, but don't wait long for one that hangs."""
@@ -250,6 +255,19 @@ class GpuReader:
             self._child.close()
             self._ended.append(self._child.pid)
             self._child, self._places, self._awaits_processes = None, [], False
+
+    def _rests(self, *, alone: bool) -> bool:
+        """Return whether the GPUs need not be read; detach from them then, once the process is idle."""
+        if alone and not self._in_use and (self._child is None or self._child.asked_ns is None):
+            if not self._resting:
+                self.close()
+                self._rows = []
+                self._notes.append(Note("unmeasured", INFO, LET_GO))
+            self._resting = True
+        elif self._resting and not alone:
+            self._resting = False
+            self._notes.append(Note("gpu_back", INFO, "reads the GPUs again"))
+        return self._resting
 
     def _let_go_of_lost(self) -> bool:
         """End the process if it has lost GPUs, which the next one leaves out; return whether it has."""
@@ -302,6 +320,8 @@ class GpuReader:
                     self._rows, self._rows_ns, self._unserved = content, child.asked_ns, True
                     child.asked_ns = None
                     self._note_answers(content)
+                    if used := [row[_MEMORY] for row in content if row is not None]:
+                        self._in_use = any(mib is None or mib >= UNUSED_MIB for mib in used)
         except EOFError:
             if child is not None:
                 self._end(child, FAILED)
@@ -384,3 +404,17 @@ class GpuReader:
                 self._notes.append(Note("unmeasured", WARNING, message))
             else:
                 self._notes.append(Note("late", WARNING, f"didn't answer in time: {reason}", each[0]))
+
+
+def _merged(notes: List[Note], gpus: int) -> List[Note]:
+    """Return the notes; the same fault of all GPUs of a node becomes one note about the node."""
+    faults: Dict[Tuple[Any, ...], List[Note]] = {}
+    for note in notes:
+        faults.setdefault((note.kind, note.severity, note.message, note.detail), []).append(note)
+    merged: List[Note] = []
+    for (kind, severity, message, detail), alike in faults.items():
+        if 1 < gpus == len({note.gpu for note in alike} - {None}):
+            merged.append(Note(kind, severity, f"all {gpus} GPUs: {message}", None, alike[0].ts_ns, detail))
+        else:
+            merged += alike
+    return merged

@@ -21,6 +21,8 @@ IDLE, DRIVER, PROCESS = -1, -2, -3
 
 A place is a GPU's index or one of these, and a process's id or 0.
 """
+UNUSED_MIB = 64
+"""A GPU with less used memory runs no process: each process that computes needs more."""
 ROUND_NS = 250_000_000
 """Longest time between two rounds of readings of a slow driver, if the interval is shorter."""
 _PLACE = struct.Struct("=qqq")
