@@ -58,8 +58,10 @@ def _held(window: Window, name: str) -> Mask:
 
 
 def _thermal(window: Window) -> Iterable[Match]:
-    held, percent, low = _held(window, "thermal"), _percent(window, "thermal"), _low(window)
-    temp = window.mean("temp_c", MINUTE)
+    held, low = _held(window, "thermal"), _low(window)
+    if not held.any() and not low.any():
+        return ()
+    percent, temp = _percent(window, "thermal"), window.mean("temp_c", MINUTE)
     if low.any():
         # Where the reason isn't measured, a GPU counts that is hotter than its peers and slower.
         hotter = (temp >= HOT_C) & (temp >= window.peers(temp, window.settled) + HOTTER_C)
@@ -70,9 +72,10 @@ def _thermal(window: Window) -> Iterable[Match]:
 
 def _brake(window: Window) -> Iterable[Match]:
     held = _held(window, "brake")
+    if not held.any():
+        return ()
     # Heat also sets the bit of a hardware slowdown.
-    if held.any():
-        held &= ~_held(window, "thermal")
+    held &= ~_held(window, "thermal")
     text, percent = "power brake {0:.0f} % of that time", _percent(window, "brake")
     return _slower(window, held, ("throttle_brake_pct", text, percent, held), alike=True)
 
@@ -142,7 +145,9 @@ def _slower(
 
 def _margin(window: Window) -> Iterable[Match]:
     margin, settled = window.value("temp_margin_c"), window.settled
-    near = settled & (margin <= MARGIN_C) & ~(_percent(window, "thermal") > SHARE_PCT)
+    near = settled & (margin <= MARGIN_C)
+    if near.any():
+        near &= ~(_percent(window, "thermal") > SHARE_PCT)
     if not near.any() or 2 * near.sum() > settled.sum():
         return
     peers = window.peers(margin, settled)
