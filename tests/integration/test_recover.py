@@ -25,6 +25,7 @@ from gswarm_agent.spool import ENDED
 from gswarm_tui.cli import main
 from gswarm_tui.commands import recover
 from gswarm_tui.common.errors import UserError
+from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.events import (
     Event,
     EventLogged,
@@ -173,7 +174,7 @@ def test_frames_lost_with_a_killed_agent_are_reported_as_a_gap(path: Path) -> No
     assert beyond_the_end(path) == []
     lost = made - len(frames_on(path))
     assert lost > 0
-    assert gaps(path) == [f"{lost} frames are missing: {ENDED}"]
+    assert gaps(path) == [f"{plural(lost, 'frame')} {'is' if lost == 1 else 'are'} missing: {ENDED}"]
     assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
     eventually(lambda: agents_of(uid) == [], "the end of all that was left")
 
