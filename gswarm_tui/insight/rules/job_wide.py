@@ -99,15 +99,15 @@ def _stopped(window: Window, seconds: float) -> tuple[tuple[Evidence, ...], floa
 
 def _fabric(window: Window) -> Iterable[Match]:
     signal = "mem_util_pct" if window.highest("mem_util_pct") >= 5 else "power_w"
-    before, minutes = _before_and_now(window, "ib_mb_s")
+    before, minutes, noise = _before_and_now(window, "ib_mb_s")
     now = _mean(minutes)
-    fallen = before >= MOVES_MB_S and now <= (1 - FALLEN) * before
+    fallen = before >= MOVES_MB_S and now <= before - max(FALLEN * before, noise)
     # A pause of a minute or two, as for an evaluation, takes nearly all bytes of some minutes only.
     if not fallen or not (0.4 * before <= minutes.min() and minutes.max() <= (1 - FALLEN / 2) * before):
         return
     # GPUs that compute more between two exchanges, or more slowly at lower clocks, move less, too.
-    worked, works = _before_and_now(window, signal)
-    clocked, clocks = _before_and_now(window, "sm_clock_mhz")
+    worked, works, _ = _before_and_now(window, signal)
+    clocked, clocks, _ = _before_and_now(window, "sm_clock_mhz")
     waits = (window.mean("util_pct", _STATISTIC_S)[window.active] >= SPINS_PCT).all()
     if not waits or not _mean(works) <= 0.95 * worked or _mean(clocks) < 0.97 * clocked:
         return
@@ -127,16 +127,24 @@ def _fabric(window: Window) -> Iterable[Match]:
     yield matched(window, ALL, float(since), words, shown, detail, contrast=contrast, lost=lost)
 
 
-def _before_and_now(window: Window, signal: str) -> tuple[float, npt.NDArray[np.float64]]:
-    """Return what the job usually had in the hour before, and its means of the last four minutes."""
+def _before_and_now(window: Window, signal: str) -> tuple[float, npt.NDArray[np.float64], float]:
+    """Return what the job usually had in the hour before, its means of the last four minutes, and the noise.
+
+    The mean of four minutes seldom differs by more than the noise: by three standard deviations, estimated
+    from the median deviation of single minutes.
+    """
     steps = max(1, len(window.job(signal, 60)))
     series = window.job(signal, _HOUR_S)
     minutes = np.array([_mean(part) for part in series[len(series) % steps :].reshape(-1, steps)])
     before, now = minutes[:-5], minutes[-4:]
     # Starts and pauses are no work; while a finding is open, the part of the hour before it has to count.
     before = before[before >= 0.3 * np.nanmax(before, initial=0.0)]
-    usual = 75 if ("fabric", None, None) in window.open else 50
-    return (float(np.percentile(before, usual)) if len(before) >= 2 else np.nan), now
+    if len(before) < 2:
+        return np.nan, now, np.nan
+    if ("fabric", None, None) in window.open:
+        return float(np.percentile(before, 75)), now, 0.0
+    usual = float(np.median(before))
+    return usual, now, 1.5 * 1.48 * float(np.median(np.abs(before - usual)))
 
 
 def _storage(window: Window) -> Iterable[Match]:

@@ -21,7 +21,7 @@ HELD_MIB = 1024
 SPAN_S = 300.0
 ACTIVE_PCT, TENSOR_PCT, DRAM_PCT = 80.0, 5.0, 50.0
 LAUNCH_PCT, SM_PCT, POWER_SHARE, MEMORY_PCT = 90.0, 50.0, 0.5, 30.0
-CORES_PCT, COMPILED_S = 180.0, 720.0
+CORES_PCT, COMPILED_S = 300.0, 720.0
 UNUSED_MB_S, PCIE_MB_S, NET_MB_S = 10.0, 1000.0, 500.0
 
 
@@ -40,8 +40,13 @@ def _idle(window: Window) -> Iterable[Match]:
     else:
         # Nobody works: the job has ended, waits, or has never begun.
         quiet &= not used.any() and window.now - window.started_at >= span
+    quiet &= [not window.is_open("rank_died", at) for at in range(len(quiet))]
     sharing = np.isin(window.node_at, window.node_at[shared(window)[0] > 1])
-    texts = "no process", "{util_pct:.0f} % busy, while others of the job work" if active.any() else ""
+    listed = all(window.processes.get(name) is not None for name in window.nodes)
+    texts = (
+        "no process" if listed else "idle",
+        "{util_pct:.0f} % busy, while others of the job work" if active.any() else "",
+    )
     values = {"util_pct": window.mean("util_pct", IDLE_S)}
     yield from found(window, quiet & ~sharing, since, texts, values, lost=1.0)
 
@@ -171,10 +176,10 @@ RULES = (
          "A GPU hardly uses its memory, or did more before: it then waits for others.",
          "Jobs that wait for the network from the start.", _launch_bound),
     Rule("cpu_instead", "The CPU computes what the GPU should", WASTE, LOCAL, ("util_pct", "processes"),
-         "5 min", "a rank uses nearly two cores or more, but not its GPU, 12 min after the start", "jobstats",
+         "5 min", "a rank uses three cores or more, but not its GPU, 12 min after the start", "jobstats",
          "Check that model and data of the ranks on {nodes} are on the GPU (.to('cuda'))",
          "A model that stays in host memory runs on the CPU, many times slower.",
-         "The rank uses only one core, as while it waits or compiles.",
+         "The rank uses fewer cores, as while it waits or compiles.",
          "Long preparation of data in the rank's process.", _cpu_instead),
     Rule("nvlink_unused", "GPUs exchange data over PCIe, although they have NVLink", WASTE, LOCAL,
          ("nvlink_mb_s", "pcie_mb_s"), "4 min",
