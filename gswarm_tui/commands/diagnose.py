@@ -30,14 +30,15 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print what the rules find; return 0, whatever they find. Raises UserError, StoreError."""
     parser = CommandParser(
         "diagnose",
-        "[SESSION] [--json] [--roles pp=N] [--db PATH]",
+        "[SESSION] [--all] [--json | --for-site] [--roles pp=N] [--db PATH]",
         "Find what slows or ends a job: who, since when, by which numbers, at what cost, and what to do.",
     )
     add_session(parser, "the whole newest recording")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--all", action="store_true", help="print all findings, not only three")
     parser.add_argument("--roles", metavar="pp=N", default="", help="compare within N pipeline stages")
-    parser.add_argument("--for-site", action="store_true", help="print a mail to the site's administrators")
+    output.add_argument("--for-site", action="store_true", help="print a mail to the site's administrators")
     arguments = parser.read(args)
     stages = _stages(arguments.roles)
     named = parse_words(arguments.session, arguments.db)
@@ -47,6 +48,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             found = diagnose(
                 source, period.recording_id, *period.bounds, environ, pp=stages, progress=progress.report
             )
+        if stages > found.gpus > 0:
+            raise UserError(f"--roles: the job has {plural(found.gpus, 'GPU')}; name fewer pipeline stages.")
         if arguments.for_site:
             if mail := site_mail(source, period, found.findings):
                 print(mail)
@@ -64,7 +67,7 @@ def _stages(text: str) -> int:
     """Return the number of pipeline stages in ``pp=N``, 0 without a text. Raises UserError."""
     number = text.removeprefix("pp=")
     if text and not (text.startswith("pp=") and number.isdecimal() and 2 <= int(number) <= 1024):
-        raise UserError(f"--roles: {quote(text)} isn't pp=N; name the number of pipeline stages, as in pp=4.")
+        raise UserError(f"--roles: {quote(text)} isn't pp=N; name 2 to 1024 pipeline stages, as in pp=4.")
     return int(number or 0)
 
 

@@ -44,7 +44,7 @@ def site_mail(source: QuerySource, period: Period, findings: Sequence[Finding]) 
     lines = [f"Subject: {', '.join(nodes)}: {first_of(titles, 1)}", "", "Hello,", ""]
     lines.append(f"my {job} ran into the following; all times are UTC.")
     for finding in chosen:
-        lines += ["", *_facts(finding, gpus)]
+        lines += ["", *_facts(finding, gpus, running=period.ended_at is None)]
     listed = [(at, node, message) for at, node, message in xids if node in nodes]
     if listed:
         lines += ["", f"XIDs that the driver reported on {', '.join(nodes)}:"]
@@ -57,7 +57,7 @@ def site_mail(source: QuerySource, period: Period, findings: Sequence[Finding]) 
     return "\n".join(map(printable, lines))
 
 
-def _facts(finding: Finding, gpus: dict[tuple[Any, Any], dict[str, Any]]) -> list[str]:
+def _facts(finding: Finding, gpus: dict[tuple[Any, Any], dict[str, Any]], *, running: bool) -> list[str]:
     where = finding.subject if finding.node is None else finding.node
     gpu = gpus.get((finding.node, finding.gpu))
     lines = [f"{where}: {BY_KIND[finding.kind].title}"]
@@ -69,7 +69,8 @@ def _facts(finding: Finding, gpus: dict[tuple[Any, Any], dict[str, Any]]) -> lis
     elif finding.node is None:
         lines.append(f"- {plural(len(finding.nodes), 'node')}: {', '.join(finding.nodes)}")
     since, until = datetime.fromtimestamp(finding.since, UTC), finding.until
-    lasted = "until the end" if until is None else f"for {held(until - finding.since)}"
+    holds = "still holds" if running else "until the end"
+    lasted = holds if until is None else f"for {held(until - finding.since)}"
     lines.append(f"- since {since:%Y-%m-%d %H:%M:%S}, {lasted}")
     lines += [f"- {notes.evidence_text([one])}" for one in finding.evidence]
     if finding.gpu_hours > 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from gswarm_tui.analysis import summary_text
+from gswarm_tui.analysis import periods, summary_text
 from gswarm_tui.analysis.profiles import longest_kernels, profile_line
 from gswarm_tui.analysis.summary_data import (
     ProcessPeaks,
@@ -119,7 +119,10 @@ def _note(source: QuerySource, summary: Summary, environ: Mapping[str, str]) -> 
     from gswarm_tui.insight.recorded import MOST_SAMPLES, diagnose
 
     period = summary.period
-    command = f"gswarm-tui diagnose --db={shlex.quote(str(source.path))} -- {shlex.quote(period.name)}"
+    sessions = periods.load_sessions(source)
+    names = dict(zip((one.session_id for one in sessions), periods.references(sessions), strict=True))
+    name = shlex.quote(names.get(period.session_id, period.name))
+    command = f"gswarm-tui diagnose --db={shlex.quote(str(source.path))} -- {name}"
     if summary.whole is None or summary.whole.samples > MOST_SAMPLES:
         return [("findings", f"{command} looks for them in all samples")]
     with Progress(f"diagnosing {printable(period.name)}") as progress:

@@ -473,8 +473,7 @@ class Fleet:
             severity = {FAULT: ERROR, WASTE: WARNING}.get(finding.severity, INFO)
         else:
             return []
-        whom = finding.node, finding.gpu, finding.advice
-        return [EventLogged(at, kind, severity, message[:MAX_MESSAGE], *whom)]
+        return [EventLogged(at, kind, severity, message[:MAX_MESSAGE], finding.node, finding.gpu)]
 
     def _count_back(self, session: Session, since: float, sign: int = 1) -> None:
         """Add the history since a time to a session that was backdated or runs on; the sign -1 removes it."""

@@ -79,6 +79,8 @@ def diagnose(
     window: Window | None = None
     ledger = dict.fromkeys(watch.ledger.totals(), 0.0)
     for window in windows(reader, begin, end, scale, pp):
+        if window.now - window.step_s <= start:
+            watch.forget_costs()
         before = watch.ledger.totals()
         known |= {one.finding_id: one for one in watch.look(window)}
         # The first and the last step may lie in the period in part.
@@ -91,7 +93,7 @@ def diagnose(
     known |= {one.finding_id: one for one in watch.open}
     dismissed = {(one.kind, one.node, one.gpu) for one in reader.findings() if one.dismissed}
     found = [
-        replace(one, dismissed=(one.kind, one.node, one.gpu) in dismissed)
+        replace(one, since=min(one.since, end), dismissed=(one.kind, one.node, one.gpu) in dismissed)
         for one in known.values()
         if one.until is None or one.until > start
     ]

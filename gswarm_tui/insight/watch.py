@@ -75,6 +75,7 @@ class Watch:
         self._open: dict[tuple[str, str | None, int | None], _Open] = {}
         self._failed, self._next_id = failed, first_id
         self._gpu_s = 0.0
+        self._ended_at: dict[tuple[str, str | None, int | None], float] = {}
 
     @property
     def open(self) -> list[Finding]:
@@ -94,8 +95,14 @@ class Watch:
             if one.named.rule.stage in ORDER and one.finding.severity != NOTE
         ]
         self.ledger.add(window, slowing, starting=starting)
-        self._gpu_s += float(window.active.sum()) * window.step_s
+        self._gpu_s += len(window.gpus) * window.step_s
         return [finding for finding in changed if finding is not None]
+
+    def forget_costs(self) -> None:
+        """Count costs from now on, as for a session that begins."""
+        self._gpu_s = 0.0
+        for one in self._open.values():
+            one.gpu_s = 0.0
 
     def not_measured(self, window: Window) -> dict[str, list[str]]:
         """Return the signals that rules need and that some nodes lack, with these nodes."""
@@ -156,27 +163,28 @@ class Watch:
         key = named.rule.kind, match.node, named.gpu
         known = self._open.get(key)
         if known is None:
-            cost = match.lost * max(0.0, window.now - match.since)
+            # What was counted before it ended isn't counted again.
+            since = max(match.since, self._ended_at.get(key, 0.0))
+            cost = match.lost * max(0.0, window.now - since)
             known = _Open(f"{self._next_id}", named, rank, window.now, cost, window.now)
             if match.severity != NOTE:
                 # A new finding takes over the cost of those that were found first and that it explains.
                 for one in [one for one in self._open.values() if self._explains(window, named, one.named)]:
                     known.gpu_s, one.gpu_s, one.explained = max(known.gpu_s, one.gpu_s), 0.0, True
+            known.finding = self._finding(window, known, window.now)
             self._open[key] = known
             self._next_id += 1
-        else:
-            known.gpu_s += match.lost * (window.now - known.matched_at)
-            known.matched_at, known.rank = window.now, rank
-            since, severity = min(match.since, known.named.match.since), match.severity
-            if known.gpu_s > 0:
-                # What has cost time stays waste, also while it costs nothing more at its end.
-                severity = min(severity, known.finding.severity, key=SEVERITIES.index)
-            known.named = named._replace(match=replace(match, since=since, severity=severity))
-            fresh = window.now - known.published_at < CHANGED_S * window.scale
-            if fresh and severity == known.finding.severity:
-                return None
-            known.published_at = window.now
+            return known.finding
+        known.gpu_s += match.lost * (window.now - known.matched_at)
+        known.matched_at, known.rank = window.now, rank
+        since, before = min(match.since, known.named.match.since), known.finding.severity
+        # What has cost time stays waste, also while it costs nothing more at its end.
+        severity = min(match.severity, before, key=SEVERITIES.index) if known.gpu_s > 0 else match.severity
+        known.named = named._replace(match=replace(match, since=since, severity=severity))
         known.finding = self._finding(window, known, window.now)
+        if window.now - known.published_at < CHANGED_S * window.scale and severity == before:
+            return None
+        known.published_at = window.now
         return known.finding
 
     def _close(self, window: Window) -> Iterable[Finding]:
@@ -185,6 +193,7 @@ class Watch:
             over = one.explained or (one.named.rule.kind == STARTING and one.matched_at < window.now)
             if over or window.now - one.matched_at >= OFF_S * window.scale:
                 del self._open[key]
+                self._ended_at[key] = one.matched_at
                 one.finding = self._finding(window, one, one.matched_at)
                 yield replace(one.finding, until=one.matched_at)
 

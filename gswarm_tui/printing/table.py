@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -101,7 +102,7 @@ def print_labelled(lines: Iterable[Sequence[str]], out: TextIO, width: int | Non
     labels = max((len(label) for label, _ in listed), default=0) + 2
     room = max(40, (width or width_of(out) or 120) - labels)
     for label, words in listed:
-        parts = printable(words).replace(" ", "\0").replace(",\0", ", ").replace(";\0", "; ")
+        parts = re.sub(r"(?<=\d) (?=[%°A-Za-zµ])", "\0", printable(words))
         filled = textwrap.fill(parts, room, break_on_hyphens=False)
         text = textwrap.indent(filled, " " * labels).replace("\0", " ")
         out.write(label + text[len(label) :] + "\n")

@@ -134,7 +134,8 @@ def _before_and_now(window: Window, signal: str) -> tuple[float, npt.NDArray[np.
     from the median deviation of single minutes.
     """
     steps = max(1, len(window.job(signal, 60)))
-    series = window.job(signal, _HOUR_S)
+    # What the job did before a restart may be another configuration.
+    series = window.job(signal, _HOUR_S)[-max(steps, window.started_steps) :]
     minutes = np.array([_mean(part) for part in series[len(series) % steps :].reshape(-1, steps)])
     before, now = minutes[:-5], minutes[-4:]
     # Starts and pauses are no work; while a finding is open, the part of the hour before it has to count.

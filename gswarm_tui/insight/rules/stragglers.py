@@ -27,6 +27,8 @@ WAITING_PCT, FED_PCT, STARVED_POINTS = 90.0, 10.0, 7.0
 """The others wait at this utilisation; the one without input has that many points less, but isn't idle."""
 ALIKE = 0.04
 """GPUs of one slot or node do the same if they differ from their mean by at most this share."""
+EXCHANGE_MB_S = 50.0
+"""GPUs that never exchanged as much as this don't train together."""
 MOST = 8
 """At most one GPU in this many is an odd one out; more are a pattern."""
 
@@ -109,6 +111,7 @@ def _input_straggler(window: Window) -> Iterable[Match]:
     always = early <= window.peers(early, settled) - STARVED_POINTS / 2
     since = ago(window, FOUR_MIN)
     slower = slowdown(window, since)
+    exchange = max(window.highest("nvlink_mb_s"), window.highest("ib_mb_s"), key=np.nan_to_num)
     for node in np.unique(window.node_at[low]).tolist():
         mine = np.flatnonzero(low & (window.node_at == node)).tolist()
         single = len(mine) == 1 and int(settled[window.node_at == node].sum()) > 1
@@ -119,7 +122,8 @@ def _input_straggler(window: Window) -> Iterable[Match]:
         known = any(one[:2] == ("input_straggler", window.nodes[node]) for one in window.open)
         if at_once:
             # Stages of a pipeline also differ from the start; only what the host shows tells them apart.
-            if not host:
+            # GPUs that exchange nothing don't wait for each other.
+            if not host or exchange < EXCHANGE_MB_S:
                 continue
         # If the job loses far more than the GPU idles, it isn't this GPU's input that it waits for.
         elif slower is None or not SLOWER - SLOWER * known <= slower <= 2 * cost + 0.2:

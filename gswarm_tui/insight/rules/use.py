@@ -40,7 +40,8 @@ def _idle(window: Window) -> Iterable[Match]:
     else:
         # Nobody works: the job has ended, waits, or has never begun.
         quiet &= not used.any() and window.now - window.started_at >= span
-    quiet &= [not window.is_open("rank_died", at) for at in range(len(quiet))]
+    ended = "rank_died", "gpu_lost", "memory_error", "program_error"
+    quiet &= [not any(window.is_open(kind, at) for kind in ended) for at in range(len(quiet))]
     sharing = np.isin(window.node_at, window.node_at[shared(window)[0] > 1])
     listed = all(window.processes.get(name) is not None for name in window.nodes)
     texts = (
@@ -106,6 +107,8 @@ def _launch_bound(window: Window) -> Iterable[Match]:
 def _cpu_instead(window: Window) -> Iterable[Match]:
     util, cpu = window.gpu("util_pct", SPAN_S), window.gpu(OWN_CPU, SPAN_S)
     hit = window.active & (window.now - window.running_since >= COMPILED_S * window.scale)
+    # A model that was on the GPU at first hasn't moved to the CPU: this is a phase of other work.
+    hit &= ~(window.early("util_pct") >= WORKING_PCT)
     hit &= window.holds((util < 1) & (cpu >= CORES_PCT), np.isfinite(util + cpu), SPAN_S)
     values = {"util_pct": window.mean("util_pct", SPAN_S), OWN_CPU: window.mean(OWN_CPU, SPAN_S)}
     texts = "CPU {own_cpu_pct:.0f} %", "GPU {util_pct:.0f} %"

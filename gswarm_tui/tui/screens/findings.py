@@ -86,7 +86,7 @@ class FindingsScreen(FindingKeys):
         ids = [one.finding_id for one in self._shown]
         self._cursor = ids.index(before.finding_id) if before is not None and before.finding_id in ids else 0
         dismissed = any(one.until is None for one in others)
-        none = "Only dismissed findings hold now." if dismissed else "No rule matches now."
+        none = "Only dismissed findings hold now." if dismissed else "No finding holds now."
         lines: list[Spans] = [] if now else wrapped(none, cells, "dim")
         self._starts = []
         for finding in self._shown:
@@ -108,7 +108,7 @@ class FindingsScreen(FindingKeys):
         watched = "watched", ", ".join(kind_name(rule.kind) for rule in RULES)
         examined = self.fleet.examined
         if examined is None:
-            return [("last look", "none at what is shown; gswarm-tui diagnose looks at a recording"), watched]
+            return [("last look", "none at what is shown; gswarm-tui diagnose looks at a recording")]
         at = f"{self.viewer.local(examined.at):%H:%M:%S}"
         missing = unmeasured_text(examined.not_measured, len(self.fleet.nodes), kind_name)
         return [
@@ -192,14 +192,17 @@ class FindingScreen(FindingKeys):
             lines += [("source", finding.source), ("silent if", rule.silent_if)]
             lines.append(("wrong when", rule.wrong_when))
         found = {one.kind for one in self.fleet.findings.values()}
-        others = ", ".join(kind_name(rule.kind) for rule in RULES if rule.kind not in found)
+        # A rule whose signals aren't measured hasn't found nothing: it hasn't looked.
+        examined = self.fleet.examined
+        looked = [one for one in RULES if examined and examined.not_measured.keys().isdisjoint(one.signals)]
+        others = ", ".join(kind_name(rule.kind) for rule in looked if rule.kind not in found)
         return [line for line in (*lines, ("found nothing", others)) if line[1]]
 
     async def action_open(self) -> None:
-        """Go to its GPU or node; in a recording to its start, too."""
+        """Go to its GPU or node; of one that has ended, and in a recording, to its start, too."""
         if (finding := self.chosen) is None:
             return
-        if self.viewer.player is not None:
+        if self.viewer.player is not None or finding.until is not None:
             await self.viewer.go_to_time(finding.since)
         node = self.fleet.nodes.get(finding.node or next(iter(finding.nodes), ""))
         if node is None:
