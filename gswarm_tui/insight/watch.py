@@ -203,13 +203,14 @@ class Watch:
         node, severity = match.node, match.severity
         nodes = match.nodes or (() if node is None else (node,))
         named = first_of(nodes, NAMED) or "the nodes"
-        everywhere = len(nodes) in (0, len(window.nodes))
+        whole = "all GPUs" if rule.stage in (ALIKE, UNKNOWN) else "all nodes"
+        wide = whole if len(nodes) in (0, len(window.nodes)) else f"{len(nodes)} nodes"
         place = named if node is None else node if gpu is None else f"{node}:{gpu_label(gpu)}"
         advice = rule.advice.format(node=node or named, gpu=place, nodes=named)
         lasted = f" for {held(max(1.0, until - match.since))}" if match.lasts else ""
         share = one.gpu_s / (self._gpu_s or math.inf)
         parts = [
-            place if node or 0 < len(nodes) <= NAMED else "all GPUs" if everywhere else f"{len(nodes)} nodes",
+            place if node or 0 < len(nodes) <= NAMED else wide,
             "" if rank is None else f"rank {rank}",
             f"{match.signal}{lasted}" + (f", {match.contrast}" if match.contrast else ""),
             *match.details,

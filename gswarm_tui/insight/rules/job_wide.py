@@ -190,7 +190,7 @@ def _input(window: Window) -> Iterable[Match]:
     waits = _mean(window.mean("cpu_iowait_pct", _STATISTIC_S)[here])
     numbers = {"util_pct": _mean(util), "cpu_busiest_pct": core, "cpu_iowait_pct": waits}
     shown = [one for signal, value in numbers.items() for one in evidence(signal, value)]
-    words, lost = f"all GPUs {_mean(util):.0f} % busy", (1 - _mean(util) / 100) * len(util)
+    words, lost = f"{_mean(util):.0f} % busy", (1 - _mean(util) / 100) * len(util)
     detail = "tasks wait for I/O" if blocked[here].any() else "CPUs busy"
     yield matched(window, ALL, ago(window, _STATISTIC_S), words, shown, detail, lost=lost)
 
