@@ -40,7 +40,7 @@ GPU_SIGNALS: tuple[Signal, ...] = (
     *_plain("util_pct", "mem_util_pct", "mem_used_mib", "power_w", "temp_c", "sm_clock_mhz"),
     *_plain("throttle_power_pct", "throttle_thermal_pct", "throttle_brake_pct"),
     *_plain("sm_active_pct", "tensor_active_pct", "dram_active_pct"),
-    *_plain("pcie_gen", "pcie_width"),
+    *_plain("pcie_gen", "pcie_width", "pcie_replays"),
     Signal("pcie_mb_s", ("pcie_tx_mb_s", "pcie_rx_mb_s")),
     Signal("nvlink_mb_s", ("nvlink_tx_mb_s", "nvlink_rx_mb_s")),
     Signal("reason_power_pct", _REASONS, REASON_POWER_CAP),

@@ -42,7 +42,8 @@ _GPU_AT = {name: at for at, name in enumerate([*(signal.name for signal in GPU_S
 _HOST_AT = {signal.name: at for at, signal in enumerate(HOST_SIGNALS)}
 _NEWEST_AT = {name: at for at, name in enumerate(NEWEST)}
 _PORT_COLUMNS = (
-    *("state", "rate_gbit_s", "port_xmit_discards", "rnr_nak_retry_err", "roce_slow_restart"),
+    *("state", "rate_gbit_s", "rx_mb_s", "tx_mb_s"),
+    *("port_xmit_discards", "rnr_nak_retry_err", "roce_slow_restart"),
     *PORT_ERRORS,
 )
 _MOUNT_COLUMNS = ("free_mib", "total_mib", "free_inodes")

@@ -139,6 +139,11 @@ def nvlink_down(state: State, fault: Fault) -> None:
     state.links *= 1 - fault.strength / 2
 
 
+def replays(state: State, fault: Fault) -> None:
+    """A PCIe link repeats packets: four a minute and lane."""
+    state.gpus(at(state, fault), pcie_replays=round(16 * 4 / 60 * (state.age - fault.start)))
+
+
 def port(per_s: float = 0, **columns: float) -> Act:
     """Return a fault of one InfiniBand port: columns have these values, or grow by so much a second."""
 
@@ -156,6 +161,8 @@ port_down = port(state=1, phys_state=3, rx_mb_s=0, tx_mb_s=0, link_downed=1)
 """A port goes down; NCCL goes on with the others, or not at all."""
 port_errors = port(30, symbol_error=1, port_rcv_errors=1, new_errors=2)
 """A bad cable: error counters grow."""
+port_unused = port(rx_mb_s=90, tx_mb_s=90)
+"""A port carries hardly anything, while its siblings are busy."""
 port_slow = port(rate_gbit_s=200)
 """A port comes up with half of its rate."""
 

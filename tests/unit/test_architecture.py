@@ -243,7 +243,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.doctor": 400,
     "gswarm_tui.exchange": 725,
     "gswarm_tui.fleet": 3_375,
-    "gswarm_tui.insight": 3_875,
+    "gswarm_tui.insight": 3_925,
     "gswarm_tui.launch": 1_875,
     "gswarm_tui.link": 1_400,
     "gswarm_tui.options": 1_175,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -39,10 +40,12 @@ def named(*faults: Fault, job: Job = JOB) -> list[tuple[str, str | None, int | N
         ("program_error", f.dies_with(31), True),
         ("nvlink_degraded", f.nvlink_down, True),
         ("pcie_degraded", f.narrow_pcie, True),
+        ("pcie_degraded", f.replays, True),
         ("rank_died", f.killed_rank, True),
         ("port_down", f.port_down, False),
         ("port_errors", f.port_errors, False),
         ("port_slow", f.port_slow, False),
+        ("port_slow", f.port_unused, False),
         ("disk_full", f.disk_fills, False),
         ("gpu_memory", f.gpu_memory, True),
         ("host_memory", f.host_memory, False),
@@ -51,7 +54,7 @@ def named(*faults: Fault, job: Job = JOB) -> list[tuple[str, str | None, int | N
     ],
 )
 def test_a_hard_fact_is_the_first_finding_within_five_minutes(kind: str, act: Act, names_gpu: bool) -> None:
-    first = found(Fault(act, 700, node=1, gpu=2))[0]
+    first = found(Fault(act, 700, node=1, gpu=2), job=replace(JOB, nodes=3))[0]
     assert (first.kind, first.node, first.gpu) == (kind, "gpu02", 2 if names_gpu else None)
     assert 400 <= first.since - T0 <= 1000
 

@@ -28,6 +28,8 @@ HELD_S, SURVIVED_S = 3600.0, 600.0
 """An XID counts for this time, for less if its process survives it; a lost GPU or link, until a restart."""
 CASCADE_S = 120.0
 """XIDs and ended ranks that follow another fault within this time are its consequences."""
+REPLAYS = (0.48, 0.96, 1.92)
+"""PCIe replays a minute and lane that DCGM accepts, for Gen3, Gen4 and Gen5."""
 SILENT_S = 60.0
 """A GPU without samples for this time counts as lost while other GPUs of its node have some."""
 GONE_S = 120.0
@@ -183,6 +185,16 @@ def _pcie(window: Window) -> Iterable[Match]:
             shown = evidence(signal, values[-1, at], usual[at])
             words = f"PCIe {unit}{values[-1, at]:.0f} instead of {unit}{usual[at]:.0f}"
             yield matched(window, at, since, words, shown, severity=BY_COST)
+    replays = window.gpu("pcie_replays", 300)
+    if (replays[-1] > replays[0]).any():
+        minutes = len(replays) * window.step_s / window.scale / 60
+        rate = (replays[-1] - replays[0]) / minutes / window.mean("pcie_width", 300)
+        gen = window.mean("pcie_gen", 300)
+        limit = np.select([gen < 3.5, gen < 4.5], REPLAYS[:2], REPLAYS[2])
+        for at in np.flatnonzero((rate > limit) & (rate > 2 * window.peers(rate)) & window.active).tolist():
+            shown = evidence("pcie_replays", rate[at], limit[at], "1/min/lane")
+            words = f"{rate[at]:.1f} PCIe replays per minute and lane"
+            yield matched(window, at, since, words, shown, severity=BY_COST)
 
 
 def _rank_died(window: Window) -> Iterable[Match]:
@@ -267,13 +279,14 @@ RULES = (
          "All-reduce uses all links: with fewer, the job goes on, but more slowly.",
          "The links are up again, or the GPU has a new process.",
          "Errors that are corrected in time cost nothing.", _nvlink, True),
-    Rule("pcie_degraded", "A GPU's PCIe link is narrow", WASTE, LOCAL, ("pcie_gen", "pcie_width"), "60 s",
-         "an older generation or fewer lanes than the peers and than the GPU can have, while busy",
+    Rule("pcie_degraded", "A GPU's PCIe link is narrow or repeats packets", WASTE, LOCAL,
+         ("pcie_gen", "pcie_width"), "60 s; replays 5 min",
+         "an older generation or fewer lanes than the peers and than the GPU can have, while busy; or more "
+         "replays per minute and lane than 0.48 (Gen3), 0.96 (Gen4) or 1.92 (Gen5), and twice the peers'",
          "DCGM; Imbue (25 % of new hosts)", _EXCLUDE + " to reseat the GPU",
          "Batches reach the GPU, and gradients the network, more slowly than elsewhere.",
          "All links are alike, or the GPU is idle. While the job is no slower, it is a note.",
-         "A machine whose slots differ in width by design. Packets that the link repeats aren't counted.",
-         _pcie),
+         "A machine whose slots differ in width by design.", _pcie),
     Rule("rank_died", "A rank has died, and the others wait", FAULT, LOCAL, ("processes", "util_pct"),
          "2 min",
          "the process of a GPU is gone for 2 min, while at least half of the GPUs are busy and nothing moves",

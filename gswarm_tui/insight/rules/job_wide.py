@@ -10,6 +10,7 @@ import numpy.typing as npt
 from gswarm_tui.common.quantities import rate
 from gswarm_tui.fleet.findings import FAULT, WASTE, Evidence
 from gswarm_tui.insight.ledger import BURST_MB_S, STARVED_PCT, waits_for_input, written
+from gswarm_tui.insight.rows import Listing
 from gswarm_tui.insight.rule import ALIKE, APART, Match, Rule
 from gswarm_tui.insight.rules.hardware import GONE_S
 from gswarm_tui.insight.rules.matches import ALL, ago, by_node, evidence, matched, nodes_of, pressure
@@ -27,8 +28,8 @@ STOPPED = {
 that says anything. A GPU that only spins draws 30 to 50 % of the power."""
 FALLEN = 0.1
 """Loss of bytes from which the fabric counts as slow: packed sequences lose up to 4 % over 240 s."""
-STALLED_PCT, BLOCKED_PCT = 20.0, 20.0
-"""GPUs this busy starve while tasks wait for I/O for this share of the time."""
+STALLED_PCT, BLOCKED_PCT, SLOW_MOUNT_MS = 20.0, 20.0, 100.0
+"""GPUs this busy starve, while tasks wait for I/O for this share of the time or mounts take this long."""
 MOVES_MB_S = 50.0
 """GPUs that exchange less than this don't train together."""
 DIP, CHECKPOINT_SHARE = 0.5, 0.06
@@ -158,15 +159,24 @@ def _storage(window: Window) -> Iterable[Match]:
     blocked = own & np.array([one.state == "D" for one in window.listed.samples], dtype=bool)
     stuck, all_own = (np.bincount(node, of, len(window.nodes)) for of in (blocked, own))
     waits |= 2 * stuck >= np.maximum(1, all_own)
+    slowest = np.array([_mount_ms(window.mounts.get(name, {})) for name in window.nodes])
+    waits |= slowest >= SLOW_MOUNT_MS
     # A node counts if all of its GPUs starve; in lock-step the GPUs of all other nodes wait, too.
     starve = window.active & waits[window.node_at] & (by_node(window, window.active & ~low) == 0)
     nodes, means = nodes_of(window, starve), window.mean("util_pct", STUCK_S)[window.active]
     if len(nodes) >= 2:
         shown = evidence("util_pct", _mean(means))
         shown += evidence("psi_io_pct", _mean(pressure(window, "io", STUCK_S)))
+        shown += evidence("mount_ms", slowest.max() or np.nan)
         words = f"GPUs {_mean(means):.0f} % busy", shown, f"tasks of {len(nodes)} nodes wait for storage"
         lost = (1 - float(np.nanmin(means)) / 100) * len(means)
         yield matched(window, nodes, ago(window, STUCK_S), *words, lost=lost)
+
+
+def _mount_ms(mounts: Listing) -> float:
+    """Return the longest mean time of reads and writes of a node's network file systems, in ms."""
+    times = (one.get(way) or 0.0 for one in mounts.values() for way in ("read_ms", "write_ms"))
+    return max(times, default=0.0)
 
 
 def _has_run(window: Window) -> bool:
@@ -243,7 +253,7 @@ RULES = (
          "Any GPU works, as in an evaluation. With idle GPUs among those that spin, for the first 10 min.",
          "A dead fabric looks the same. A job that never worked isn't recognised as hung.", _hang),
     Rule("storage_stall", "Storage stalls several nodes", WASTE, ALIKE, ("util_pct", "psi_io_pct"), "60 s",
-         "GPUs < 20 % busy on 2 nodes or more whose tasks wait for I/O",
+         "GPUs < 20 % busy on 2 nodes or more whose tasks wait for I/O, or whose mounts take 100 ms",
          "our own threshold; pressure (PSI) of the kernel",
          "Tell the site which file system stalls, and copy the data to local disks; the GPUs are fine",
          "Ranks that wait for a shared file system feed no GPU.",

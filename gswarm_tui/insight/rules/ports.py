@@ -16,8 +16,8 @@ from gswarm_tui.insight.window import Mask, Window
 
 STATE = PORT_METRICS[PORT_COLUMNS.index("state")]
 ACTIVE = (STATE.words.index("ACTIVE"), STATE.words.index("ACTIVE_DEFER"))
-RATE = 0.75
-"""A port at up to this share of the usual rate is slow."""
+RATE, USED_MB_S = 0.75, 100.0
+"""A port at up to this share of the usual rate is slow; ports with less traffic aren't compared."""
 LIMITS = {
     "link_downed": 0.0, "rnr_nak_retry_err": 0.0, "symbol_error": 10.0, "port_rcv_errors": 10.0,
     "port_xmit_discards": 100.0, "roce_slow_restart": 10.0, "local_ack_timeout_err": 1.0,
@@ -105,6 +105,18 @@ def _port_slow(window: Window) -> Iterable[Match]:
             words, contrast = f"port {name} at {known[at]:.0f} Gbit/s", f"instead of {usual[at]:.0f}"
             node, shown = rows.keys[places[at]][0], evidence("rate_gbit_s", known[at], usual[at])
             yield matched(window, node, window.now, words, shown, contrast=contrast, severity=severity)
+    moved = (rows.minutes("rx_mb_s", 4) + rows.minutes("tx_mb_s", 4)).mean(axis=0)
+    for name, places in _namesakes(rows).items():
+        low = moved[places] < 0.5 * np.median(moved[places])
+        for at in places[low].tolist() if "/" in name and len(places) > 2 else ():
+            node = rows.keys[at][0]
+            siblings = [other for other, key in enumerate(rows.keys) if key[0] == node and "/" in key[1]]
+            middle = float(np.median(moved[siblings]))
+            if middle > USED_MB_S and moved[at] < 0.5 * middle:
+                words, contrast = f"port {name} carries {moved[at]:,.0f} MB/s", f"its siblings {middle:,.0f}"
+                shown = evidence("rx_mb_s + tx_mb_s", moved[at], middle, "MB/s")
+                since = ago(window, 240)
+                yield matched(window, node, since, words, shown, contrast=contrast, lost=0.0, severity=NOTE)
 
 
 # fmt: off
@@ -124,8 +136,10 @@ RULES = (
          "Packets with errors are sent again, and all ranks wait for them.",
          "While the job is no slower, it is a note. port_xmit_wait alone is normal in healthy fabrics.",
          "An administrator reset the link on purpose.", _port_errors),
-    Rule("port_slow", "A network port is slower than its peers", WASTE, LOCAL, ("ports",), "at once",
-         "at most 75 % of the rate of the same port on other nodes, or of its own earlier rate",
+    Rule("port_slow", "A network port is slower than its peers", WASTE, LOCAL, ("ports",),
+         "at once; traffic: 4 min",
+         "at most 75 % of the rate of the same port on other nodes, or of its own earlier rate; a note: less "
+         "than half of the traffic of the node's other ports, and of the same port on other nodes",
          "R2CCL (uneven ports); 75 % is our own threshold",
          "Leave {node} out and tell the site: its port came up with a lower rate",
          "NCCL spreads data evenly over a node's ports, so the slowest port sets the pace.",

@@ -149,6 +149,10 @@ def _sockets(window: Window) -> Iterable[Match]:
     for at in np.flatnonzero(hit).tolist():
         ports = window.ports.get(window.nodes[at])
         hit[at] = ports is None or any(port.get("state") == 4 for name, port in ports.items() if "/" in name)
+        # A network that brings much more than it takes serves a file system.
+        network = [port for name, port in (ports or {}).items() if "/" not in name]
+        taken, sent = (sum(port.get(way) or 0 for port in network) for way in ("rx_mb_s", "tx_mb_s"))
+        hit[at] &= taken <= 5 * sent
     by_gpu = hit[window.node_at] & window.active
     values = {"ib_mb_s": ib[window.node_at], "net_mb_s": net[window.node_at]}
     texts = "InfiniBand {ib_mb_s:.0f} MB/s", "{net_mb_s:,.0f} MB/s through sockets"
