@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
+from gswarm_tui.analysis.queries import RecordingQueries
+from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.viewer import Viewer
 from tests.terminal import PATIENCE_S
@@ -50,6 +53,18 @@ def line_with(app: Viewer, words: str) -> str:
     found = [line for line in lines if words in line]
     assert found, f"nothing on the screen holds {words!r}:\n" + "\n".join(lines)
     return found[0]
+
+
+@pytest.fixture
+def app(done: tuple[Path, Scene]) -> Iterator[GswarmApp]:
+    """Show the recording and the scene that a module's fixture ``done`` has."""
+    with closing(FileSource(done[0])) as source:
+        yield GswarmApp(
+            done[1].recording().client,
+            title="job 4711",
+            timezone=UTC,
+            open_queries=lambda: RecordingQueries(source.second_source()),
+        )
 
 
 @pytest.fixture

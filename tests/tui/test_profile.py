@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC
 from pathlib import Path
@@ -52,22 +52,6 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Scene]:
         report = write_standin(folder / f"gpu01_{rank}.sqlite", kernels=60, sql=sql)
         import_report(report, path, os.environ, rank=rank)
     return path, made
-
-
-@pytest.fixture
-def source(done: tuple[Path, Scene]) -> Iterator[FileSource]:
-    with closing(FileSource(done[0])) as opened:
-        yield opened
-
-
-@pytest.fixture
-def app(done: tuple[Path, Scene], source: FileSource) -> GswarmApp:
-    return GswarmApp(
-        done[1].recording().client,
-        title="job 4711",
-        timezone=UTC,
-        open_queries=lambda: RecordingQueries(source.second_source()),
-    )
 
 
 async def open_profile(app: GswarmApp, pilot: Pilot[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC
 from pathlib import Path
@@ -25,22 +25,6 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Scene]:
     path, made = tmp_path_factory.mktemp("trial") / "run.duckdb", Scene(4, 4)
     recorded(path, made, lambda scene: run_trial(scene.connect()))
     return path, made
-
-
-@pytest.fixture
-def source(done: tuple[Path, Scene]) -> Iterator[FileSource]:
-    with closing(FileSource(done[0])) as opened:
-        yield opened
-
-
-@pytest.fixture
-def app(done: tuple[Path, Scene], source: FileSource) -> GswarmApp:
-    return GswarmApp(
-        done[1].recording().client,
-        title="job 4711",
-        timezone=UTC,
-        open_queries=lambda: RecordingQueries(source.second_source()),
-    )
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
