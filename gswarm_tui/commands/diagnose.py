@@ -30,7 +30,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print what the rules find; return 0, whatever they find. Raises UserError, StoreError."""
     parser = CommandParser(
         "diagnose",
-        "[SESSION] [--all] [--json | --for-site] [--roles pp=N] [--db PATH]",
+        "[SESSION] [--db PATH] [--json | --for-site] [options]",
         "Find what slows or ends a job: who, since when, by which numbers, at what cost, and what to do.",
     )
     add_session(parser, "the whole newest recording")
