@@ -20,6 +20,10 @@ CAUSES = (
 WORKING, WAITING, INPUT, CHECKPOINT, STARTING, THROTTLED, HUNG, IDLE, UNEXPLAINED = range(len(CAUSES))
 IDLE_PCT, STARTING_PCT, STARVED_PCT = 5.0, 20.0, 50.0
 """GPU utilisation below which it does nothing, hasn't started, and waits for something outside the GPU."""
+SPINS_PCT = 90.0
+"""A GPU that spins in a collective is at least this busy (marin#7344)."""
+CORE_PCT, BLOCKED_PCT = 95.0, 10.0
+"""A core counts as busy, and a node as waiting for I/O, from this share of the time on (Kineto's rule)."""
 SPIN_POWER = 0.35
 """Share of its usual power that a GPU draws while it only waits for others."""
 UNEVEN = 0.3
@@ -125,10 +129,10 @@ def waits_for_input(window: Window, seconds: float) -> tuple[Mask, Mask, float]:
     A core counts if it is busy in more than 5 % of the steps (Kineto's rule for data loaders).
     """
     core = window.host("cpu_busiest_pct", seconds)
-    share = (core >= 95).sum(axis=0) / max(1, len(core))
+    share = (core >= CORE_PCT).sum(axis=0) / max(1, len(core))
     busy = (share > 0.05) | (window.mean("cpu_pct", seconds) >= 80)
     pressure = np.fmax(window.mean("psi_io_pct", seconds), window.mean("job_psi_io_pct", seconds))
-    blocked = np.fmax(pressure, window.mean("cpu_iowait_pct", seconds)) >= 10
+    blocked = np.fmax(pressure, window.mean("cpu_iowait_pct", seconds)) >= BLOCKED_PCT
     known = core[np.isfinite(core)]
     return busy, blocked, float(np.percentile(known, 95)) if known.size else np.nan
 

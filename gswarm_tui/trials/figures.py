@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gswarm_tui.analysis.comparison import balance
 from gswarm_tui.analysis.periods import Period, load_sessions
 from gswarm_tui.analysis.summary_data import summarize
+from gswarm_tui.insight.ledger import BLOCKED_PCT, CORE_PCT, SPINS_PCT
 from gswarm_tui.store.figures.definitions import (
     IDLE,
     LONGEST_INTERVAL_S,
@@ -17,14 +18,20 @@ from gswarm_tui.store.figures.definitions import (
 )
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.trials.outcome import RunOutcome
-from gswarm_tui.trials.results import CAUSES, CPU, DISKS, NETWORK, SLOWEST, UNKNOWN, MeasuredRun, RunFigures
+from gswarm_tui.trials.results import (
+    CAUSES,
+    CPU,
+    DISKS,
+    NETWORK,
+    SLOWEST,
+    UNEXPLAINED,
+    MeasuredRun,
+    RunFigures,
+)
 
 NETWORK_FROM_MB_S = 10
 """A node uses the network if it sends and receives this much: less is what systems send anyway."""
-IOWAIT_FROM_PCT = 10
-CORE_FROM_PCT = 95
-"""A core is busy from here on (the threshold of PyTorch's DataLoader rule)."""
-SPINS_FROM_PCT, SPINS_BELOW_POWER = 90, 0.5
+SPINS_BELOW_POWER = 0.5
 """A GPU that waits in a communication kernel is utilised, below this share of its power limit."""
 
 _BOUNDS_US = "epoch_us($1::TIMESTAMP)", "epoch_us($2::TIMESTAMP)"
@@ -35,8 +42,8 @@ WITH hosts AS (
   SELECT node_id, ts,
          coalesce(net_rx_mb_s, 0) + coalesce(net_tx_mb_s, 0)
            + coalesce(ib_rx_mb_s, 0) + coalesce(ib_tx_mb_s, 0) >= {NETWORK_FROM_MB_S} AS sends,
-         cpu_iowait_pct >= {IOWAIT_FROM_PCT} AS on_disks,
-         cpu_busiest_pct >= {CORE_FROM_PCT} AS on_core
+         cpu_iowait_pct >= {BLOCKED_PCT} AS on_disks,
+         cpu_busiest_pct >= {CORE_PCT} AS on_core
   FROM host_samples s
   WHERE {_NEAR}
 ), s AS (
@@ -44,7 +51,7 @@ WITH hosts AS (
          -- Nodes sample at the same times, give or take some milliseconds.
          to_milliseconds(s.interval_ms / 2) AS near,
          s.{IDLE} AS idle,
-         s.util_pct >= {SPINS_FROM_PCT} AND s.power_w < {SPINS_BELOW_POWER} * g.power_limit_w AS spins,
+         s.util_pct >= {SPINS_PCT} AND s.power_w < {SPINS_BELOW_POWER} * g.power_limit_w AS spins,
          coalesce(h.sends, false) AS sends, coalesce(h.on_disks, false) AS on_disks,
          coalesce(h.on_core, false) AS on_core
   FROM gpu_samples s
@@ -59,7 +66,7 @@ WITH hosts AS (
               WHEN on_core THEN '{CPU}'
               WHEN bool_or(NOT idle) OVER (ORDER BY ts RANGE BETWEEN near PRECEDING AND near FOLLOWING)
                 THEN '{SLOWEST}'
-              ELSE '{UNKNOWN}' END AS cause
+              ELSE '{UNEXPLAINED}' END AS cause
   FROM s
 )
 SELECT cause, sum(ms) / sum(sum(ms)) OVER () FROM caused GROUP BY cause

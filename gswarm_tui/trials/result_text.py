@@ -22,7 +22,7 @@ from gswarm_tui.trials.results import (
     DISKS,
     NETWORK,
     SLOWEST,
-    UNKNOWN,
+    UNEXPLAINED,
     PlacementResult,
     TrialResults,
 )
@@ -31,7 +31,7 @@ KNEE = "*"
 """Sign at the knee in tables."""
 _WAITS = {
     NETWORK: "the network", DISKS: "disks", CPU: "one CPU core", SLOWEST: "the slowest GPU",
-    UNKNOWN: "unknown",
+    UNEXPLAINED: "unexplained",
 }  # fmt: skip
 
 

@@ -13,8 +13,8 @@ from statistics import median
 from gswarm_tui.trials.outcome import RunOutcome
 from gswarm_tui.trials.plan import PACKED, Placement, TrialPlan
 
-NETWORK, DISKS, CPU, SLOWEST, UNKNOWN = "network", "disks", "cpu", "slowest_gpu", "unknown"
-CAUSES = (NETWORK, DISKS, CPU, SLOWEST, UNKNOWN)
+NETWORK, DISKS, CPU, SLOWEST, UNEXPLAINED = "network", "disks", "cpu", "slowest_gpu", "unexplained"
+CAUSES = (NETWORK, DISKS, CPU, SLOWEST, UNEXPLAINED)
 """Causes for which a GPU waits, as far as samples show; the first that applies counts."""
 LOSS_WITH_REASON = 0.2
 """A lower loss of efficiency gets no reason: it is common, and runs differ by 8 % on other GPUs anyway."""
@@ -203,7 +203,7 @@ def _reason(row: PlacementResult, baseline: PlacementResult, efficiency: float) 
     grown = {
         cause: share - baseline.waits.get(cause, 0.0) * efficiency
         for cause, share in row.waits.items()
-        if cause != UNKNOWN and baseline.waits
+        if cause != UNEXPLAINED and baseline.waits
     }
     cause = max(grown, key=lambda each: grown[each], default="")
     return cause if cause and grown[cause] > MOSTLY * loss else ""

@@ -23,7 +23,7 @@ from gswarm_tui.trials.figures import measure
 from gswarm_tui.trials.outcome import OK, RunOutcome, load_trials
 from gswarm_tui.trials.plan import Placement, TrialPlan, TrialRun
 from gswarm_tui.trials.progress import load_progress, progress_lines
-from gswarm_tui.trials.results import CPU, DISKS, NETWORK, SLOWEST, UNKNOWN, RunFigures
+from gswarm_tui.trials.results import CPU, DISKS, NETWORK, SLOWEST, UNEXPLAINED, RunFigures
 from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, process_row, record
 
 QUIET = host_row(net_rx_mb_s=0.1, net_tx_mb_s=0.1, cpu_iowait_pct=0, cpu_busiest_pct=50)
@@ -129,7 +129,7 @@ def test_idle_gpu_waits_for_what_its_node_does(tmp_path: Path) -> None:
         ),
     ]
     found = figures_of(tmp_path / "run.duckdb", events, Placement(2, 1), ("n1", "n2"), each=1)
-    expected = {NETWORK: 0.1, DISKS: 0.05, CPU: 0.05, SLOWEST: 0.05, UNKNOWN: 0.1}
+    expected = {NETWORK: 0.1, DISKS: 0.05, CPU: 0.05, SLOWEST: 0.05, UNEXPLAINED: 0.1}
     assert found.waits == pytest.approx(expected, abs=0.001)
 
 

@@ -156,6 +156,7 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.common",
         "gswarm_tui.control",
         "gswarm_tui.fleet",
+        "gswarm_tui.insight",
         "gswarm_tui.profiling",
         "gswarm_tui.slurm",
         "gswarm_tui.store",
@@ -257,7 +258,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.server": 2_325,
     "gswarm_tui.slurm": 450,
     "gswarm_tui.store": 6_875,
-    "gswarm_tui.trials": 1_275,
+    "gswarm_tui.trials": 1_300,
     "gswarm_tui.tui": 8_800,
 }
 

@@ -9,15 +9,15 @@ import numpy.typing as npt
 
 from gswarm_tui.common.quantities import rate
 from gswarm_tui.fleet.findings import FAULT, WASTE, Evidence
-from gswarm_tui.insight.ledger import BURST_MB_S, STARVED_PCT, waits_for_input, written
+from gswarm_tui.insight.ledger import BURST_MB_S, SPINS_PCT, STARVED_PCT, waits_for_input, written
 from gswarm_tui.insight.rows import Listing
 from gswarm_tui.insight.rule import ALIKE, APART, Match, Rule
 from gswarm_tui.insight.rules.hardware import GONE_S
 from gswarm_tui.insight.rules.matches import ALL, ago, by_node, evidence, matched, nodes_of, pressure
 from gswarm_tui.insight.window import Window
 
-SPINS_PCT, RESTS_PCT = 90.0, 5.0
-"""A GPU whose rank waits in a collective is 95 to 100 % busy (marin#7344); noise lowers single steps."""
+RESTS_PCT = 5.0
+"""A GPU that does nothing is at most this busy."""
 STUCK_S, RESTS_S = 60.0, 600.0
 """All GPUs have stopped for this long; the longer time if one rests while the others spin."""
 STOPPED = {
