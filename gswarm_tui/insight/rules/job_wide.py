@@ -131,7 +131,7 @@ def _fabric(window: Window) -> Iterable[Match]:
 def _before_and_now(window: Window, signal: str) -> tuple[float, npt.NDArray[np.float64], float]:
     """Return what the job usually had in the hour before, its means of the last four minutes, and the noise.
 
-    The mean of four minutes seldom differs by more than the noise: by three standard deviations, estimated
+    The mean of four minutes seldom differs by more than the noise: by four standard deviations, estimated
     from the median deviation of single minutes.
     """
     steps = max(1, len(window.job(signal, 60)))
@@ -146,7 +146,9 @@ def _before_and_now(window: Window, signal: str) -> tuple[float, npt.NDArray[np.
     if ("fabric", None, None) in window.open:
         return float(np.percentile(before, 75)), now, 0.0
     usual = float(np.median(before))
-    return usual, now, 1.5 * 1.48 * float(np.median(np.abs(before - usual)))
+    # The deviation of few minutes is too small.
+    deviation = float(np.median(np.abs(before - usual))) * (1 + 4 / len(before))
+    return usual, now, 2 * 1.48 * deviation
 
 
 def _storage(window: Window) -> Iterable[Match]:
