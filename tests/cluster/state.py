@@ -69,7 +69,8 @@ class State:
         for stray in strays:
             stray.kill()
         if self.made_root:
-            shutil.rmtree(self.root)
+            # Somebody else may be clearing the same leftovers.
+            shutil.rmtree(self.root, ignore_errors=True)
         else:
             for path in self.root.iterdir():
                 if path.is_dir() and path.name != "logs":

@@ -204,12 +204,14 @@ async def test_recording_goes_on_while_a_result_of_long_texts_is_sent(
     result = await asyncio.to_thread(source.query, "SELECT repeat('x', 5000000) FROM range(200)")
     loop = asyncio.get_running_loop()
     reading = asyncio.create_task(asyncio.to_thread(lambda: sum(map(len, result.batches))))
-    longest, last = 0.0, loop.time()
+    began = loop.time()
+    longest, last = 0.0, began
     while not reading.done():
         await asyncio.sleep(0.01)
         longest, last = max(longest, loop.time() - last), loop.time()
     assert await reading == 200
-    assert longest < 1
+    # Of one step for the whole result, the pause would last as long as the reading, on machines of any speed.
+    assert longest < (last - began) / 2
 
 
 async def test_what_an_intent_changed_is_in_the_file_when_it_is_answered(
