@@ -233,7 +233,8 @@ class ControlServer:
         if (intent := read_intent(request)) is None:
             raise IntentError("the running gswarm-tui doesn't know this request")
         result = self._executor.carry_out(intent)
-        self.hub.flush()  # viewers show the change before the reply
+        # The flush lets viewers show the change before the client has its reply.
+        self.hub.flush()
         if isinstance(intent, StopSession) and intent.wait:
             result = await self._await_samples(result)
         if self.recording is not None:

@@ -437,7 +437,8 @@ class Fleet:
                 was_running = self.sessions.sessions[event.session_id].running
                 session = self.sessions.stop(event)
                 newest = max((node.last_ts or -math.inf for node in self.nodes.values()), default=-math.inf)
-                if was_running and session.until <= newest:  # remove what was counted after its past end
+                # A session that ends in the past has counted samples after its end, which don't belong to it.
+                if was_running and session.until <= newest:
                     histories = [node.gpu_history for node in self.nodes.values() if node.gpu_history]
                     if all(history.reaches(session.until) for history in histories):
                         self._count_back(session, session.until, -1)

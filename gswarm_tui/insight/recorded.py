@@ -262,7 +262,7 @@ class _Samples:
     def take(self, found: Arrays, low: int, high: int, step_us: int) -> None:
         """Take over the steps between two times, which follow those before."""
         steps = max(1, -(-(high - low) // step_us))
-        # The first row is the last step before.
+        # The first row of both arrays is the last step of the span before.
         values, until = (
             np.concatenate((of[-1:], np.full((steps, *of.shape[1:]), np.nan)))
             for of in (self.values, self._until)

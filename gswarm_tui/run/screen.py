@@ -154,7 +154,8 @@ async def _show(client: Recorder, app: GswarmApp) -> int:
     if not showing.done():
         if problem is not None:
             app.exit(LEFT)
-        elif not os.isatty(1):  # it was hung up; one that is open has to be restored
+        # A terminal that was hung up takes no more output; an open one has to be restored.
+        elif not os.isatty(1):
             nowhere = os.open(os.devnull, os.O_RDWR)
             for descriptor in (1, 2):
                 os.dup2(nowhere, descriptor)

@@ -253,7 +253,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.printing": 625,
     "gswarm_tui.profiling": 2_175,
     "gswarm_tui.reporting": 425,
-    "gswarm_tui.run": 2_900,
+    "gswarm_tui.run": 2_925,
     "gswarm_tui.schedulers": 150,
     "gswarm_tui.server": 2_325,
     "gswarm_tui.slurm": 450,

@@ -25,7 +25,8 @@ MARGIN_C, LESS_C = 3.0, 5.0
 LOWER_LIMIT = 0.95
 MINUTE = 60.0
 Cause = tuple[str, str, Floats, Mask]
-"""What may hold clocks down: a metric, a text for its value and its peers', the values, where it counts."""
+"""One cause of low clocks: its metric, a text for the value and that of the peers, the value of each GPU, and
+the GPUs for which it counts."""
 
 
 def _low(window: Window) -> Mask:

@@ -146,7 +146,7 @@ def _before_and_now(window: Window, signal: str) -> tuple[float, npt.NDArray[np.
     if ("fabric", None, None) in window.open:
         return float(np.percentile(before, 75)), now, 0.0
     usual = float(np.median(before))
-    # The deviation of few minutes is too small.
+    # The median deviation of few minutes is mostly too small.
     deviation = float(np.median(np.abs(before - usual))) * (1 + 4 / len(before))
     return usual, now, 2 * 1.48 * deviation
 

@@ -94,7 +94,7 @@ def _numa(window: Window) -> Iterable[Match]:
 
 
 def _other_users(window: Window) -> Iterable[Match]:
-    # One node on which the CPU rose, tasks wait for it, and the job's ranks get less of it.
+    # The culprit is the one node on which the CPU rose, tasks wait for it, and the ranks get less of it.
     count, waits = len(window.nodes), pressure(window, "cpu", 60)
     if not (waits >= PRESSED_PCT).any():
         return
@@ -209,7 +209,7 @@ def _traits(window: Window, name: str, rates: list[float] | None) -> dict[str, o
 
 
 def _each_minute(window: Window) -> bool:
-    """Return whether a minute is over, as what nodes are changes rarely and takes long to compare."""
+    """Return whether a minute is over: traits of nodes change rarely, and comparing them takes long."""
     return window.steps % max(1, round(60 * window.scale / window.step_s)) == 0
 
 
