@@ -8,7 +8,8 @@ that were left on the node; with ``--armed`` it makes the folder in which traces
 
 ``stream`` sends frames to the head on standard streams, without a recording. ``status`` and ``check`` print
 JSON after the wire's first line: recordings with an agent or frames here; this node's Python, folder and
-rights. ``simulate`` serves many simulated nodes; ``--simulate`` lets one agent measure a simulated node.
+rights. ``ask`` is the agent's own child, which asks the job by one ``--step``. ``simulate`` serves many
+simulated nodes; ``--simulate`` lets one agent measure a simulated node.
 """
 
 from __future__ import annotations
@@ -182,6 +183,12 @@ def _simulate(_options: dict[str, str]) -> int:
     return serve()
 
 
+def _ask(options: dict[str, str]) -> int:
+    from gswarm_agent.asking.steps import run
+
+    return run(options.get("--step", ""))
+
+
 def _node_probe() -> Probe:
     from gswarm_agent.probes.node import NodeProbe
 
@@ -198,6 +205,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[dict[str, str]], int]]] = {
     "stream": ("--memory-mib --simulate", _stream),
     "status": ("--recording --folder", _status),
     "check": ("", _check),
+    "ask": ("--step", _ask),
     "simulate": ("", _simulate),
 }
 

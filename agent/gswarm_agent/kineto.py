@@ -16,10 +16,9 @@ import struct
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 
+from gswarm_agent.asking.ranks import find_ranks
 from gswarm_agent.folder import open_private
-from gswarm_agent.probes.procfs import parse_process_uid, parse_ranks
 from gswarm_agent.trace import ENDPOINT
 from gswarm_agent.wire import (
     TRACE_ASKED,
@@ -37,6 +36,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Dict, List, Optional, Tuple
 
+    from gswarm_agent.asking.ranks import LocalRank
+
 POLL_S = 5.0
 """Every process asks for its configuration so often."""
 ASKS_WITHIN_S = 2.4 * POLL_S
@@ -52,66 +53,14 @@ _CREDENTIALS = struct.Struct("3i")
 _IS_READY = 2
 _LONGEST_DATAGRAM = 65536
 _SHARED_TMP = "/tmp"  # noqa: S108  # Kineto writes here what it may not write elsewhere
-_TORCH = b"/torch/lib/libtorch_cpu.so"
 NO_RANKS = "no process of yours here uses PyTorch or has a rank; or one hangs, so that ranks can't be found"
 
 
-@dataclass(frozen=True)
-class TraceCandidate:
-    """A process of this user that has a rank; ``torch`` is whether it has loaded PyTorch.
-
-    ``of_torchrun`` is whether PyTorch's own variable has the rank.
-    """
-
-    pid: int
-    rank: int
-    kineto: Dict[str, str]
-    torch: bool
-    of_torchrun: bool = False
-
-
-def find_candidates(proc: str = "/proc") -> List[TraceCandidate]:
-    """Return this user's processes with a rank. May hang with a process.
-
-    torchrun, which Slurm gives a rank, too, uses PyTorch, but only its children have PyTorch's variable:
-    where a process has it, others don't count.
-    """
-    found = []
-    for name in os.listdir(proc):  # noqa: PTH208
-        if name.isdigit():
-            try:
-                candidate = _candidate(f"{proc}/{name}", int(name))
-            except (OSError, ValueError, IndexError):
-                continue
-            if candidate is not None:
-                found.append(candidate)
-    return [candidate for candidate in found if candidate.of_torchrun] or found
-
-
-def _candidate(folder: str, pid: int) -> Optional[TraceCandidate]:
-    if parse_process_uid(_read(f"{folder}/status")) != os.geteuid():
-        return None
-    environ = _read(f"{folder}/environ")
-    rank, _, _ = parse_ranks(environ)
-    if rank is None:
-        return None
-    values = dict(os.fsdecode(entry).partition("=")[::2] for entry in environ.split(b"\0"))
-    kineto = {name: value for name, value in values.items() if name[:7] == "KINETO_"}
-    # A node has hundreds of loaders with thousands of mappings each; a pattern would take 40 ms for each.
-    torch = _TORCH in _read(f"{folder}/maps")
-    return TraceCandidate(pid, rank, kineto, torch, "RANK" in values)
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:  # noqa: PTH123
-        return file.read()
-
-
-def why_silent(candidate: TraceCandidate) -> str:
+def why_silent(candidate: LocalRank) -> str:
     """Return why a rank didn't ask for a trace, and the remedy."""
-    if candidate.kineto.get("KINETO_USE_DAEMON") != "1":
+    if candidate.environ.get("KINETO_USE_DAEMON") != "1":
         return "it was started without KINETO_USE_DAEMON=1; start it with gswarm-tui record"
-    if not candidate.kineto.get("KINETO_IPC_SOCKET_DIR"):
+    if not candidate.environ.get("KINETO_IPC_SOCKET_DIR"):
         return "it was started without KINETO_IPC_SOCKET_DIR; start it with gswarm-tui record"
     if not candidate.torch:
         return "it doesn't use PyTorch, or runs in a container that hides it"
@@ -219,7 +168,7 @@ class TraceRun:
         self._report_to = report
         self._proc = proc
         self._started = time.monotonic()
-        self._candidates: Optional[List[TraceCandidate]] = None
+        self._candidates: Optional[List[LocalRank]] = None
         self._endpoints: List[_Endpoint] = []
         self._problems: Dict[str, str] = {}
         self._traced: Dict[int, _TracedProcess] = {}
@@ -229,7 +178,7 @@ class TraceRun:
 
     def _scan(self) -> None:
         """Find the processes, in a thread of its own: to read a process that hangs may take forever."""
-        self._candidates = find_candidates(self._proc)
+        self._candidates = find_ranks(self._proc)
 
     def repeat_reports(self) -> None:
         """Report all facts again, to another recorder."""
@@ -248,9 +197,9 @@ class TraceRun:
             if process.state == TRACE_REQUESTED and now - process.checked_at >= 2 * _TICK_S:
                 self._look_for_file(process, now)
 
-    def _open_endpoints(self, candidates: List[TraceCandidate]) -> None:
+    def _open_endpoints(self, candidates: List[LocalRank]) -> None:
         self._is_open = True
-        for path in sorted({c.kineto.get("KINETO_IPC_SOCKET_DIR", "") for c in candidates} - {""}):
+        for path in sorted({c.environ.get("KINETO_IPC_SOCKET_DIR", "") for c in candidates} - {""}):
             try:
                 endpoint = _Endpoint(path)
             except OSError as error:
@@ -288,7 +237,7 @@ class TraceRun:
         if candidate is None or is_busy or not self._wanted(candidate.rank):
             endpoint.send(b"req", b"", name)
             return
-        folder = candidate.kineto.get("KINETO_ONDEMAND_TRACE_DIR") or _SHARED_TMP
+        folder = candidate.environ.get("KINETO_ONDEMAND_TRACE_DIR") or _SHARED_TMP
         stem = f"{folder}/gswarm-{self.request.token}"
         if endpoint.send(b"req", config(self.request, f"{stem}.json").encode(), name):
             patience = ITERATES_WITHIN_S if self.request.iterations else WRITES_WITHIN_S
@@ -303,11 +252,13 @@ class TraceRun:
         found = self._candidates or []
         # A batch script has a rank, too.
         silent = [candidate for candidate in found if candidate.torch] or found
-        for candidate in sorted(silent, key=lambda c: (not c.kineto, c.pid)):
+        for candidate in sorted(
+            silent, key=lambda c: (not any(name.startswith("KINETO_") for name in c.environ), c.pid)
+        ):
             if candidate.rank in ranks or not self._wanted(candidate.rank):
                 continue
             ranks.add(candidate.rank)
-            folder = candidate.kineto.get("KINETO_IPC_SOCKET_DIR", "")
+            folder = candidate.environ.get("KINETO_IPC_SOCKET_DIR", "")
             why = self._problems.get(folder) or why_silent(candidate)
             self._report(candidate.pid, candidate.rank, TRACE_FAILED, why)
         self._close_endpoints()

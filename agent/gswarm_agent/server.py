@@ -36,6 +36,7 @@ from gswarm_agent.wire import (
     SENT_ALL,
     TAKEN_OVER,
     Ack,
+    Ask,
     EndTrace,
     FetchTrace,
     JobEnds,
@@ -55,9 +56,10 @@ if TYPE_CHECKING:
     import socket
     from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
+    from gswarm_agent.asking.asked_step import AskedStep
     from gswarm_agent.kineto import TraceRun
     from gswarm_agent.probes.base import Probe
-    from gswarm_agent.wire import TraceReport
+    from gswarm_agent.wire import Answer, TraceReport
 
 STOPPED = "asked to stop"
 SPOOL_MIB = 256.0
@@ -167,6 +169,7 @@ class Server:
         self._connections: List[AgentConnection] = []
         self._head: Optional[AgentConnection] = None
         self._trace: Optional[TraceRun] = None
+        self._asked: List[AskedStep] = []
         self._ends_by = 0.0
         self._job_ends = math.inf
         self._headless_since = self._spilled_at = time.monotonic()
@@ -229,6 +232,9 @@ class Server:
             self._introduce(self._make_probe)
         if self._trace is not None:
             self._trace.handle_due()
+        for step in self._asked:
+            step.handle_due()
+        self._asked = [step for step in self._asked if not step.done]
         for connection in list(self._connections):
             self._send(connection)
 
@@ -298,8 +304,10 @@ class Server:
         return self._head is None
 
     def close(self) -> None:
-        """Close the listening socket and all connections, and remove traces."""
+        """Close the listening socket and all connections, remove traces, and end what asks the job."""
         self._end_trace()
+        for step in self._asked:
+            step.end("the agent ended")
         if self._listening is not None:
             folder, listener = self._listening
             folder.unlink(SOCKET)
@@ -424,6 +432,11 @@ class Server:
             self._job_ends = time.monotonic() + left_s
         elif isinstance(message, Stop):
             self._end(STOPPED, STOP_S)
+        elif isinstance(message, Ask):
+            from gswarm_agent.asking.asked_step import MOST_AT_ONCE, AskedStep  # rarely needed
+
+            if len(self._asked) < MOST_AT_ONCE:
+                self._asked.append(AskedStep(message, self._selector, self._send_answer))
         else:
             self._handle_trace(connection, message)
 
@@ -449,6 +462,10 @@ class Server:
     def _report_trace(self, report: TraceReport) -> None:
         if self._head is not None:
             self._head.delivery.add(report)
+
+    def _send_answer(self, answer: Answer) -> None:
+        if self._head is not None:
+            self._head.delivery.add_part(lambda: answer)
 
     def _end_trace(self) -> None:
         if self._trace is not None:

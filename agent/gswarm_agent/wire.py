@@ -32,8 +32,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterator, List, Optional, Tuple, Type, TypeAlias, Union
 
-WIRE_VERSION = zlib.crc32(repr((9, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, LISTING_COLUMNS)).encode())
-"""Number of this form of messages, with the catalogue's columns. Increase the 9 with each other change."""
+WIRE_VERSION = zlib.crc32(repr((10, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, LISTING_COLUMNS)).encode())
+"""Number of this form of messages, with the catalogue's columns. Increase the 10 with each other change."""
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
 MAX_MESSAGE = 4 * 1024 * 1024
 MAX_PARTS = 16 * 1024
@@ -186,6 +186,29 @@ class TracePart:
 
 
 @dataclass(frozen=True)
+class Ask:
+    """Recorder to agent: ask this node's ranks by one step within ``seconds``; ``request`` is a JSON object.
+
+    ``token`` names the request. The answer may have ``most`` bytes.
+    """
+
+    token: str
+    step: str
+    seconds: int
+    most: int
+    request: bytes
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Agent to recorder: the next part of the answer to a request, which is a JSON object."""
+
+    token: str
+    data: bytes
+    last: bool
+
+
+@dataclass(frozen=True)
 class Stop:
     """Recorder to agent: send the last frames and a bye, then end."""
 
@@ -213,14 +236,14 @@ class Bye:
 
 Message: TypeAlias = (
     "Union[Hello, Frame, Lost, Start, Ping, Pong, Ack, SetInterval, SetMetrics, ReadEnergy, JobEnds, Stop,"
-    " Bye, RequestTrace, FetchTrace, EndTrace, TraceReport, TracePart]"
+    " Bye, RequestTrace, FetchTrace, EndTrace, TraceReport, TracePart, Ask, Answer]"
 )
 
 
-_TO_RECORDER: Tuple[Type[Any], ...] = (Hello, Frame, Lost, Pong, TraceReport, TracePart, Bye)
+_TO_RECORDER: Tuple[Type[Any], ...] = (*(Hello, Frame, Lost, Pong, TraceReport, TracePart, Bye, Answer),)
 _TO_AGENT: Tuple[Type[Any], ...] = (
     *(Start, Ack, Ping, SetInterval, SetMetrics, ReadEnergy, JobEnds, Stop),
-    *(RequestTrace, FetchTrace, EndTrace),
+    *(RequestTrace, FetchTrace, EndTrace, Ask),
 )
 _KINDS = dict(enumerate(_TO_RECORDER + _TO_AGENT, 1))
 """The messages by tag; all but frames are arrays of their fields."""

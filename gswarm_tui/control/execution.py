@@ -8,6 +8,7 @@ from typing import Any
 from gswarm_agent.frame import INFO
 from gswarm_agent.mark import checked
 from gswarm_agent.metrics import COUNTERS, known_groups
+from gswarm_tui.asking.asking import AskError, Asking
 from gswarm_tui.common.errors import quote
 from gswarm_tui.control import intents
 from gswarm_tui.control.intents import Intent, IntentError
@@ -24,10 +25,11 @@ MAX_NAMED = 6
 
 
 class Executor:
-    """Carries out intents; ``recorded`` is whether the recorder records."""
+    """Carries out intents; ``recorded`` is whether the recorder records, ``asking`` asks its job."""
 
-    def __init__(self, hub: Hub, *, recorded: bool) -> None:
+    def __init__(self, hub: Hub, *, recorded: bool, asking: Asking | None = None) -> None:
         self._hub = hub
+        self._asking = asking
         self._recorded = recorded
 
     def carry_out(self, intent: Intent) -> dict[str, Any]:
@@ -37,7 +39,7 @@ class Executor:
         """
         try:
             return self._carry_out(intent)
-        except (SessionNameError, TraceError) as error:
+        except (SessionNameError, TraceError, AskError) as error:
             raise IntentError(str(error)) from None
 
     def _carry_out(self, intent: Intent) -> dict[str, Any]:
@@ -68,6 +70,11 @@ class Executor:
                 return {"groups": list(self._hub.fleet.metrics)}
             case intents.StartTrace() | intents.CancelTrace():
                 return self._trace(intent)
+            case intents.AskJob():
+                self._require_recording("the job isn't asked")
+                if self._asking is None:
+                    raise IntentError("simulated nodes have no processes to ask")
+                return self._asking.start(tuple(map(str, intent.steps)), force=intent.force is True)
             case intents.StopRecording():
                 return {"ending": True}
             case intents.Detach():

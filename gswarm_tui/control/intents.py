@@ -202,6 +202,18 @@ class CancelTrace(Intent):
 
 
 @dataclass(frozen=True)
+class AskJob(Intent):
+    """Ask the job which rank is behind, by these steps, all without any.
+
+    With ``force``, also where a step could harm the job.
+    """
+
+    want = "ask_job"
+    steps: tuple[str, ...] = ()
+    force: bool = False
+
+
+@dataclass(frozen=True)
 class StopRecording(Intent):
     """End the recorder and close its recording; a command that ``record`` runs continues."""
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gswarm_agent import __version__
 from gswarm_agent.attach import is_own
 from gswarm_agent.folder import SOCKET
+from gswarm_tui.asking.asking import Asking
 from gswarm_tui.control import registry
 from gswarm_tui.control.execution import Executor
 from gswarm_tui.control.intents import Detach, IntentError, StopRecording, StopSession, read_intent
@@ -52,7 +53,7 @@ class ControlServer:
 
     ``end`` ends the recorder for a reason, ``detach`` lets it go on without a screen, ``attended`` is called
     when a screen comes or goes. ``label`` is what the nodes belong to, such as "job 4711", and ``job_id``
-    their Slurm job.
+    their Slurm job. ``asking`` asks their job, None for simulated nodes.
     """
 
     hub: Hub
@@ -66,9 +67,10 @@ class ControlServer:
     attended: Callable[[], None] = lambda: None
     label: str = ""
     job_id: str = ""
+    asking: Asking | None = None
 
     def __post_init__(self) -> None:
-        self._executor = Executor(self.hub, recorded=self.recording is not None)
+        self._executor = Executor(self.hub, recorded=self.recording is not None, asking=self.asking)
         self._note = self._leave_note()
         self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -220,6 +222,8 @@ class ControlServer:
                 case "trace":
                     tracing = self.hub.tracing
                     await send(encode({} if tracing is None else tracing.state()))
+                case "asked":
+                    await send(encode({} if self.asking is None else self.asking.state()))
                 case _ if read_only:
                     raise IntentError("this screen is read-only")
                 case _:

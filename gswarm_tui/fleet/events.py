@@ -32,7 +32,7 @@ METRICS_CHANGED = "metrics_changed"
 """Kind of the event of switched metric groups; its detail lists those that are on, ``old`` and ``new``."""
 EVENT_KINDS = NOTE_KINDS | {
     *(ABANDONED, INTERVAL_CHANGED, LINK_LOST, METRICS_CHANGED, UNREACHABLE, WAITING, *TRIAL_KINDS),
-    *("allocation", "finding", "finding_end", "fresh", "gap", "interrupted", "link_live", "profile"),
+    *("allocation", "asked", "finding", "finding_end", "fresh", "gap", "interrupted", "link_live", "profile"),
     *("reboot", "recorder_restarted"),
     *("recording_ended", "session_renamed", "session_started", "session_stopped", "stale", "standstill"),
     *("stop_undone", "trace", "unhealthy"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import is_
 
@@ -53,7 +53,8 @@ class LiveWatch:
     """Watches a fleet: call ``observe`` after each flush. It publishes findings as events.
 
     A rule that fails is left out from then on, and an error of the watch itself ends only the watch.
-    ``scale`` shortens all times of rules, for tests. ``user`` is the user whose processes are the job's.
+    ``scale`` shortens all times of rules, for tests. ``user`` is the user whose processes are the job's,
+    ``numbers`` are those of findings.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class LiveWatch:
         user: str | None = None,
         scale: float = 1.0,
         pp: int = 0,
-        first_id: int = 1,
+        numbers: Iterator[int] | None = None,
         rules: Sequence[Rule] = RULES,
     ) -> None:
         self._fleet, self._publish = fleet, publish
@@ -75,7 +76,7 @@ class LiveWatch:
         self._nodes = list(fleet.nodes.values())
         self._hellos: list[Hello | None] = [None for _ in self._nodes]
         self.window = Window(tuple(fleet.nodes), {}, self._step_s, scale, pp, user)
-        self.watch = Watch(rules, self._leave_out, first_id)
+        self.watch = Watch(rules, self._leave_out, numbers)
         self._turn, self._turns = 0, min(max(len(self._nodes) // NODES_A_TURN, LEAST_TURNS), MOST_TURNS)
         self._listings: dict[str, object] = {}
         self._missing: dict[str, list[str]] = {}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -63,17 +64,20 @@ class _Open:
 class Watch:
     """Findings of one fleet, kept by evaluating rules after each step; they keep their ids.
 
-    ``first_id`` numbers them. A rule that fails is reported to ``failed`` once, and left out from then on.
+    ``numbers`` are theirs. A rule that fails is reported to ``failed`` once, and left out from then on.
     """
 
     def __init__(
-        self, rules: Sequence[Rule], failed: Callable[[Rule, Exception], None], first_id: int = 1
+        self,
+        rules: Sequence[Rule],
+        failed: Callable[[Rule, Exception], None],
+        numbers: Iterator[int] | None = None,
     ) -> None:
         self.ledger = Ledger()
         self._rules = sorted(rules, key=_stage)
         self._at = {rule.kind: at for at, rule in enumerate(self._rules)}
         self._open: dict[tuple[str, str | None, int | None], _Open] = {}
-        self._failed, self._next_id = failed, first_id
+        self._failed, self._numbers = failed, numbers or itertools.count(1)
         self._gpu_s = 0.0
         self._ended_at: dict[tuple[str, str | None, int | None], float] = {}
 
@@ -166,14 +170,13 @@ class Watch:
             # What was counted before it ended isn't counted again.
             since = max(match.since, self._ended_at.get(key, 0.0))
             cost = match.lost * max(0.0, window.now - since)
-            known = _Open(f"{self._next_id}", named, rank, window.now, cost, window.now)
+            known = _Open(f"{next(self._numbers)}", named, rank, window.now, cost, window.now)
             if match.severity != NOTE:
                 # A new finding takes over the cost of those that were found first and that it explains.
                 for one in [one for one in self._open.values() if self._explains(window, named, one.named)]:
                     known.gpu_s, one.gpu_s, one.explained = max(known.gpu_s, one.gpu_s), 0.0, True
             known.finding = self._finding(window, known, window.now)
             self._open[key] = known
-            self._next_id += 1
             return known.finding
         known.gpu_s += match.lost * (window.now - known.matched_at)
         known.matched_at, known.rank = window.now, rank

@@ -143,6 +143,7 @@ class Link:
         self._ended = asyncio.Event()
         self._requested: wire.RequestTrace | None = None
         self.take_trace: Callable[[str, TraceMessage], None] = lambda _node, _message: None
+        self.take_answer: Callable[[wire.Answer], None] = lambda _message: None
 
     def resume(
         self, life: str, seq: int, offset_s: float, round_trip_s: float, last: TimedSample | None = None
@@ -210,6 +211,12 @@ class Link:
         """Request a part of a trace."""
         self._allowance.grant(MAX_PART_BYTES)
         self._send(fetch)
+
+    def ask(self, ask: wire.Ask) -> None:
+        """Ask the node's ranks; the parts of the answer go to ``take_answer``."""
+        # Each part of an answer counts as received, as unpacked, and for its message.
+        self._allowance.grant(3 * ask.most + MAX_PART_BYTES)
+        self._send(ask)
 
     def end_trace(self, end: wire.EndTrace) -> None:
         """Remove a trace from the node."""
@@ -418,6 +425,8 @@ class Link:
         elif isinstance(message, TraceMessage):
             if self._requested is not None:
                 self.take_trace(self.node, message)
+        elif isinstance(message, wire.Answer):
+            self.take_answer(message)
         elif isinstance(message, wire.Pong) and self._unanswered_pings:
             self._unanswered_pings -= 1
             if (measured := self._clock.add(message.clock, at)) is not None:

@@ -172,6 +172,11 @@ class Tracing:
         self._log(INFO, f"trace of {ranks} over {choice.describe()} requested")
         return self.state()
 
+    async def wait(self) -> None:
+        """Wait until the trace under way, if any, has ended."""
+        if self._running is not None:
+            await asyncio.wait({self._running})
+
     def cancel(self) -> None:
         """End the trace that is under way; files that are here stay. Raises TraceError."""
         if self._running is None or self._running.done():

@@ -34,6 +34,7 @@ COMMANDS = (
     Command("mark", "mark this moment in the running recordings"),
     Command("interval", "show or change the sampling interval of a running gswarm-tui"),
     Command("metrics", "show or switch the metric groups of a running gswarm-tui"),
+    Command("who", "ask the job which rank is behind, and why"),
     Command("trace", "trace the job's PyTorch processes and fetch the files"),
     Command("recording", "end the recording of a running gswarm-tui"),
     Command("sql", "query a recording in SQL, also while it is written"),

@@ -6,18 +6,19 @@ Imports wait until a part is needed.
 from __future__ import annotations
 
 import getpass
+import itertools
 import json
 import os
 import shlex
 import socket
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gswarm_agent import __version__
 from gswarm_agent.metrics import DEFAULT_GROUPS
@@ -29,6 +30,7 @@ from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.saved_options import NOTES, save_options, write_note
 
 if TYPE_CHECKING:
+    from gswarm_tui.asking.asking import Asking
     from gswarm_tui.fleet.events import RecorderStatus
     from gswarm_tui.launch.base import Launcher
     from gswarm_tui.link.hub import Hub, Run
@@ -172,15 +174,33 @@ def _open(hub: Hub, options: Options, plan: Plan, path: Path, what: RecordingInf
     return recorder
 
 
-def watch_findings(hub: Hub, recorder: FileWriter | None) -> None:
-    """Let the rules look at the fleet after each flush; what they find is published as events."""
+def watch_findings(hub: Hub, recorder: FileWriter | None) -> Iterator[int]:
+    """Let the rules look at the fleet after each flush; what they find is published as events.
+
+    Returns the numbers of further findings.
+    """
     from gswarm_tui.insight.live import LiveWatch
     from gswarm_tui.insight.watch import time_scale
 
-    first = 1 if recorder is None else recorder.next_finding
-    watch = LiveWatch(hub.fleet, hub.publish, user=user_name(), scale=time_scale(os.environ), first_id=first)
+    numbers = itertools.count(1 if recorder is None else recorder.next_finding)
+    watch = LiveWatch(hub.fleet, hub.publish, user=user_name(), scale=time_scale(os.environ), numbers=numbers)
     hub.sinks.append(watch)
     hub.flushed.append(lambda: watch.observe(hub.now()))
+    return numbers
+
+
+def build_asking(hub: Hub, recorder: FileWriter | None, numbers: Iterator[int]) -> Asking | None:
+    """Build what asks the job, None for simulated nodes or without a recording."""
+    if recorder is None or hub.tracing is None:
+        return None
+    from gswarm_tui.asking.asking import Asking
+    from gswarm_tui.asking.ladder import build_steps
+
+    def query(sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        with closing(recorder.queries()) as source:
+            return list(source.query(sql, *values).rows())
+
+    return Asking(hub, build_steps(hub.tracing, query), numbers)
 
 
 def announce_findings(

@@ -163,12 +163,13 @@ class Headless:
         if self.name and self.name not in {session.name for session in hub.fleet.sessions.running}:
             Executor(hub, recorded=True).carry_out(StartSession(self.name))
         hub.sinks.append(self)
-        build.watch_findings(hub, recorder)
+        numbers = build.watch_findings(hub, recorder)
         announcements = build.announce_findings(hub, options, plan, recorder)
         self._publish_notices(recorder)
         launcher = build.build_launcher(options, plan, "" if recorder is None else self.uid)
         build.add_links(hub, launcher, options, recorder)
         self._refuse_counters()
+        asking = build.build_asking(hub, recorder, numbers)
         self._control = ControlServer(
             hub,
             recorder,
@@ -180,6 +181,7 @@ class Headless:
             attended=self._check_attended,
             label=plan.label,
             job_id=plan.job_id,
+            asking=asking,
         )
         opened = partial(start.opened, OpenRecording(self.uid, None if recorder is None else recorder.path))
         lifetime = Lifetime(hub, launcher, recorder, build.keeps_agents(options))
@@ -193,6 +195,8 @@ class Headless:
                 self._check_attended(RECONNECTED_S)
             report = self._report(recorder, await lifetime.run(self._wait(opened)))
         finally:
+            if asking is not None:
+                await asking.close()
             if hub.tracing is not None:
                 await hub.tracing.close()
             await self._control.close(report)

@@ -47,6 +47,8 @@ NEEDS_A_TERMINAL_OR_A_RUN = {
     "record",
     "serve",
     "trace",
+    "who",
+    "stacks",
     "trial",
     "web",
     *CONTROLLING,

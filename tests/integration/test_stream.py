@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from gswarm_agent import kineto
+from gswarm_agent.asking.ranks import LocalRank
 from gswarm_agent.folder import Folder, NoFolder
 from gswarm_agent.frame import Frame, GpuFacts, Hello, HostFacts, Note
 from gswarm_agent.probes.base import TickSamples
@@ -164,8 +165,8 @@ def test_trace_starts_by_a_clock_that_was_set(head: OneHead, monkeypatch: pytest
     # A short path, as of sockets.
     with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as folder:
         ready = {"KINETO_USE_DAEMON": "1", "KINETO_IPC_SOCKET_DIR": folder}
-        process = kineto.TraceCandidate(os.getpid(), 0, ready, True)
-        monkeypatch.setattr(kineto, "find_candidates", lambda _proc: [process])
+        process = LocalRank(os.getpid(), 0, None, None, ready, True)
+        monkeypatch.setattr(kineto, "find_ranks", lambda _proc: [process])
         head.send(MAGIC + encode(Start(20, 1)))
         head.send(encode(RequestTrace("t1", (), 1_800_003_600 * 10**9, 500, 0, 100, False)))
         while not Path(folder, "dynolog").exists():

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gswarm_tui.control.intents import (
+    AskJob,
     INTENTS,
     CancelTrace,
     ChangeInterval,
@@ -30,6 +31,7 @@ from gswarm_tui.control.intents import (
 from gswarm_tui.control.messages import LENGTH, VERSION, decode, encode
 
 EXAMPLES = [
+    AskJob(("ras", "stacks"), force=True),
     Detach(),
     StartSession(),
     StartSession("train", 1.8e9, "lr 1e-4"),

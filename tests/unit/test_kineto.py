@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 from gswarm_agent import kineto
-from gswarm_agent.kineto import TraceCandidate, TraceRun, config, find_candidates, why_silent
+from gswarm_agent.asking.ranks import LocalRank, find_ranks
+from gswarm_agent.kineto import TraceRun, config, why_silent
 from gswarm_agent.wire import RequestTrace, TraceReport
 from tests.kineto_standin import KinetoProcess
 
 REQUEST = RequestTrace("t1", (), 1_800_000_000_123_456_789, 500, 0, 100, False)
 
 
-def candidate(pid: int, rank: int, *, torch: bool = True, **kineto_variables: str) -> TraceCandidate:
-    return TraceCandidate(pid, rank, kineto_variables, torch)
+def candidate(pid: int, rank: int, *, torch: bool = True, **kineto_variables: str) -> LocalRank:
+    return LocalRank(pid, rank, None, None, kineto_variables, torch)
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def answered(
 ) -> tuple[dict[str, str], ...]:
     """Let a process ask twice; return the configurations that it got, and close the run."""
     me = candidate(os.getpid(), 3, KINETO_USE_DAEMON="1", KINETO_IPC_SOCKET_DIR=folder)
-    monkeypatch.setattr(kineto, "find_candidates", lambda _proc: [me])
+    monkeypatch.setattr(kineto, "find_ranks", lambda _proc: [me])
     reports: list[TraceReport] = []
     with selectors.PollSelector() as selector:
         run = TraceRun(REQUEST, selector, reports.append)
@@ -70,7 +71,7 @@ def test_ranks_are_found_in_time_among_hundreds_of_loaders(folder: str, tmp_path
     for pid in range(100, 400):
         process = tmp_path / "proc" / str(pid)
         process.mkdir(parents=True)
-        (process / "stat").write_text(f"{pid} (python) S 99 1 1")
+        (process / "stat").write_text(f"{pid} (python) S 99{' 0' * 48}")
         for name in files:
             (process / name).hardlink_to(tmp_path / name)
     reports: list[TraceReport] = []
@@ -107,7 +108,7 @@ def test_a_trace_is_found_reported_to_a_new_head_and_removed(
         KINETO_IPC_SOCKET_DIR=folder,
         KINETO_ONDEMAND_TRACE_DIR=folder,
     )
-    monkeypatch.setattr(kineto, "find_candidates", lambda _proc: [me])
+    monkeypatch.setattr(kineto, "find_ranks", lambda _proc: [me])
     reports: list[TraceReport] = []
     with selectors.PollSelector() as selector:
         run = TraceRun(REQUEST, selector, reports.append)
@@ -146,8 +147,9 @@ def test_torchrun_is_not_taken_for_the_rank_that_slurm_gives_it(tmp_path: Path) 
         process.mkdir()
         (process / "status").write_text(f"Name:\tpython\nUid:\t{os.geteuid()}\n")
         (process / "environ").write_text(environ)
+        (process / "stat").write_text(f"{pid} (python) S 1{' 0' * 48}")
         (process / "maps").write_text("7f-80 r-xp 00000000 103:02 7    /env/torch/lib/libtorch_cpu.so\n")
-    assert [found.pid for found in find_candidates(str(tmp_path))] == [11]
+    assert [found.pid for found in find_ranks(str(tmp_path))] == [11]
 
 
 @pytest.mark.parametrize(
@@ -161,5 +163,5 @@ def test_torchrun_is_not_taken_for_the_rank_that_slurm_gives_it(tmp_path: Path) 
         ),
     ],
 )
-def test_a_silent_rank_is_explained(silent: TraceCandidate, reason: str) -> None:
+def test_a_silent_rank_is_explained(silent: LocalRank, reason: str) -> None:
     assert reason in why_silent(silent)

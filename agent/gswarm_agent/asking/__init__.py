@@ -1,0 +1,1 @@
+"""Steps of asking the job's own processes, on request only."""

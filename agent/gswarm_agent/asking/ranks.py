@@ -1,0 +1,152 @@
+"""The job's ranks on this node as /proc shows them; to look at them costs the job nothing."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gswarm_agent.probes.procfs import parse_process_stat, parse_process_uid, parse_ranks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Collection, Dict, Iterator, List, Optional, Tuple
+
+TORCH = b"/torch/lib/libtorch_cpu.so"
+_LIBRARIES = (TORCH, b"/libnccl.so", b"/libmpi.so", b"/libcuda.so")
+_KEPT = ("KINETO_", "TORCH_", "NCCL_RAS_", "MASTER_")
+"""Beginnings of the variables that steps need; no others are kept."""
+_SHELLS = frozenset(
+    ["sh", "bash", "dash", "zsh", "tcsh", "csh", "fish", "srun", "slurm_script", "env", "time", "numactl"]
+)
+
+
+@dataclass(frozen=True)
+class LocalRank:
+    """A process of this user that has a rank; ``environ`` has the variables that steps need.
+
+    ``libraries`` are the paths of those that show what it computes with, ``torch`` is whether PyTorch is one,
+    ``of_torchrun`` whether PyTorch's own variable has the rank. ``started`` is in clock ticks since boot.
+    """
+
+    pid: int
+    rank: int
+    local_rank: Optional[int]
+    world_size: Optional[int]
+    environ: Dict[str, str]
+    torch: bool = False
+    of_torchrun: bool = False
+    libraries: Tuple[str, ...] = ()
+    started: int = 0
+    state: str = ""
+
+
+def find_ranks(proc: str = "/proc") -> List[LocalRank]:
+    """Return this user's processes with a rank. May hang with a process.
+
+    torchrun, which Slurm gives a rank, too, uses PyTorch, but only its children have PyTorch's variable:
+    where a process has it, others don't count.
+    """
+    found = []
+    for name in os.listdir(proc):  # noqa: PTH208
+        if name.isdigit():
+            with suppress(OSError, ValueError, IndexError):
+                found.append(_read_rank(f"{proc}/{name}", int(name)))
+    ranks = [one for one in found if one is not None]
+    return [one for one in ranks if one.of_torchrun] or ranks
+
+
+def _read_rank(folder: str, pid: int) -> Optional[LocalRank]:
+    if parse_process_uid(_read(f"{folder}/status")) != os.geteuid():
+        return None
+    environ = _read(f"{folder}/environ")
+    rank, local_rank, world_size = parse_ranks(environ)
+    if rank is None:
+        return None
+    values = dict(os.fsdecode(entry).partition("=")[::2] for entry in environ.split(b"\0"))
+    kept = {name: value for name, value in values.items() if name.startswith(_KEPT)}
+    libraries = tuple(_mapped(_read(f"{folder}/maps")))
+    stat = parse_process_stat(_read(f"{folder}/stat"))
+    where = rank, local_rank, world_size, kept
+    torch = any(os.fsencode(path).endswith(TORCH) for path in libraries)
+    return LocalRank(pid, *where, torch, "RANK" in values, libraries, stat.started, stat.state)
+
+
+def _mapped(maps: bytes) -> Iterator[str]:
+    # A node has hundreds of loaders with thousands of mappings each; a pattern would take 40 ms for each.
+    for name in _LIBRARIES:
+        at = maps.find(name)
+        if at >= 0:
+            begin, end = maps.rfind(b" ", 0, at) + 1, maps.find(b"\n", at)
+            yield os.fsdecode(maps[begin:end])
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:  # noqa: PTH123
+        return file.read()
+
+
+def choose(found: List[LocalRank], gpu_pids: Collection[int], proc: str = "/proc") -> List[LocalRank]:
+    """Return one process of each rank: those on a GPU, else the oldest that computes.
+
+    A rank's shells and launchers have its variables, too, and so have its workers, which it starts later.
+    """
+
+    def preference(one: LocalRank) -> Any:
+        try:
+            name = _read(f"{proc}/{one.pid}/comm").decode("utf-8", "replace").strip()
+        except OSError:
+            name = ""
+        return (
+            one.pid not in gpu_pids,
+            not one.torch,
+            not one.libraries,
+            name in _SHELLS,
+            one.started,
+            one.pid,
+        )
+
+    on_gpus = [one for one in found if one.pid in gpu_pids]
+    chosen: Dict[int, LocalRank] = {}
+    for one in sorted(on_gpus or found, key=preference):
+        chosen.setdefault(one.rank, one)
+    computing = [one for one in chosen.values() if one.pid in gpu_pids or one.torch] or list(chosen.values())
+    return sorted(computing, key=lambda one: one.rank)
+
+
+def ask(request: Dict[str, Any]) -> Dict[str, Any]:
+    """Return this node's addresses and its ranks. ``gpu_pids`` are the processes on its GPUs."""
+    ranks = choose(find_ranks(), request.get("gpu_pids", ()))
+    return {
+        "addresses": _addresses(),
+        "ranks": [
+            {
+                "pid": one.pid,
+                "rank": one.rank,
+                "local_rank": one.local_rank,
+                "world_size": one.world_size,
+                "state": one.state,
+                "ras": one.environ.get("NCCL_RAS_ADDR", ""),
+            }
+            for one in ranks
+        ],
+    }
+
+
+def _addresses() -> List[str]:
+    """Return the IP addresses of this node, as the kernel's tables have them."""
+    found = set()
+    with suppress(OSError):
+        before = ""
+        for line in _read("/proc/net/fib_trie").decode().splitlines():
+            if line.endswith("/32 host LOCAL"):
+                found.add(before)
+            before = line.rpartition(" ")[2]
+    with suppress(OSError):
+        for line in _read("/proc/net/if_inet6").decode().splitlines():
+            digits = line.split()[0]
+            groups = ":".join(digits[at : at + 4] for at in range(0, 32, 4))
+            import ipaddress
+
+            found.add(str(ipaddress.ip_address(groups)))
+    return sorted(found)

@@ -1,0 +1,1 @@
+"""Asks the job itself which rank is behind: step by step, on request only."""

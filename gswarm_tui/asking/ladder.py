@@ -1,0 +1,43 @@
+"""The steps of the ladder, the least costly first; each asks only if the one before can't tell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gswarm_tui.asking import trace
+from gswarm_tui.asking.asking import Asking, Step
+from gswarm_tui.asking.verdict import RankProcess, Verdict
+from gswarm_tui.link.tracing import TraceChoice, TraceError, Tracing
+
+TRACE = "trace"
+
+Query = Callable[..., list[tuple[Any, ...]]]
+"""Runs SQL on the recording, and returns its rows."""
+
+
+def build_steps(tracing: Tracing, query: Query) -> tuple[Step, ...]:
+    """Return the ladder."""
+
+    async def ask_trace(_asking: Asking, ranks: Sequence[RankProcess]) -> Verdict:
+        try:
+            tracing.start(TraceChoice())
+        except TraceError as error:
+            return Verdict(TRACE, str(error))
+        await tracing.wait()
+        files = [f"{one.file}" for one in tracing.ranks() if one.imported]
+        if not files:
+            reasons = [one.reason for one in tracing.ranks() if one.reason]
+            return Verdict(TRACE, reasons[0] if reasons else "no rank was traced")
+        rows = await asyncio.to_thread(query, trace.WAITS_OF_FILES, files)
+        return trace.judge(rows, ranks)
+
+    return (
+        Step(
+            TRACE,
+            "a trace of half a second",
+            "each rank records half a second with PyTorch's profiler, which slows it; takes up to a minute",
+            ask_trace,
+        ),
+    )

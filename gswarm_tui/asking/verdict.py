@@ -1,0 +1,64 @@
+"""Ranks as agents report them, and what one step found out about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gswarm_agent.frame import gpu_label
+from gswarm_tui.common.quantities import first_of
+from gswarm_tui.fleet.findings import Evidence
+
+NAMED = 4
+"""Ranks that a sentence names; it counts the others."""
+MOVED = "all ranks moved in the last second"
+
+
+@dataclass(frozen=True)
+class RankProcess:
+    """A rank that an agent reported; ``gpu`` is its GPU's index on the node, None if unknown.
+
+    ``addresses`` are the IP addresses of its node.
+    """
+
+    node: str
+    pid: int
+    rank: int | None
+    gpu: int | None = None
+    framework: str = ""
+    nccl: str = ""
+    addresses: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """Node and GPU, as in "gpu03:5"."""
+        return self.node if self.gpu is None else f"{self.node}:{gpu_label(self.gpu)}"
+
+    @property
+    def name(self) -> str:
+        """Rank and place, as in "rank 5 (gpu03:5)"."""
+        return (
+            f"process {self.pid} ({self.place})" if self.rank is None else f"rank {self.rank} ({self.place})"
+        )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one step saw.
+
+    ``step`` is its name and ``sentence`` a clause on what it saw. ``decided`` ends the ladder; ``behind`` are
+    the ranks at fault, empty if all of them moved. ``since`` is the time from which they are behind, Unix
+    seconds, None if unknown. ``lines`` are further lines for people.
+    """
+
+    step: str
+    sentence: str
+    decided: bool = False
+    behind: tuple[RankProcess, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    lines: tuple[str, ...] = ()
+    since: float | None = None
+
+
+def names(ranks: tuple[RankProcess, ...]) -> str:
+    """Return ranks as words: the first few with their places, the others counted."""
+    return first_of([one.name for one in ranks], NAMED)
