@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gswarm_tui.control.intents import (
-    AskJob,
     INTENTS,
+    AskJob,
     CancelTrace,
     ChangeInterval,
     ChangeMetrics,
