@@ -17,6 +17,7 @@ from gswarm_tui.common.errors import printable
 from gswarm_tui.common.quantities import first_of, plural
 from gswarm_tui.fleet.events import EventLogged, FindingChanged
 from gswarm_tui.fleet.findings import FAULT, Finding
+from gswarm_tui.fleet.plain_values import typed
 from gswarm_tui.fleet.state import MAX_MESSAGE
 from gswarm_tui.link.hub import Hub
 
@@ -46,8 +47,9 @@ class Step:
 
 @dataclass
 class _Answer:
-    """An answer under way from one node."""
+    """An answer under way from one node, which may have ``left`` more bytes."""
 
+    left: int
     parts: list[bytes] = field(default_factory=list)
     whole: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -59,10 +61,13 @@ class Asking:
         hub: the nodes' links, and where findings go.
         steps: the ladder, in its order.
         numbers: numbers findings.
+        job: variables by which the agents know the job's processes, the surest first.
     """
 
-    def __init__(self, hub: Hub, steps: Sequence[Step], numbers: Iterator[int]) -> None:
-        self.hub = hub
+    def __init__(
+        self, hub: Hub, steps: Sequence[Step], numbers: Iterator[int], job: Mapping[str, str]
+    ) -> None:
+        self.hub, self._job = hub, job
         self.force = False
         self._steps, self._numbers = {step.name: step for step in steps}, numbers
         self._answers: dict[str, _Answer] = {}
@@ -164,24 +169,17 @@ class Asking:
             name: {one.pid: node.facts[one.gpu].index for one in node.processes if one.gpu < len(node.facts)}
             for name, node in self.hub.fleet.nodes.items()
         }
-        requests = {node: {"gpu_pids": sorted(pids)[:MOST_RANKS]} for node, pids in gpus.items()}
+        requests = {
+            node: {"job": dict(self._job), "gpu_pids": sorted(pids)[:MOST_RANKS]}
+            for node, pids in gpus.items()
+        }
         answers = await self.ask(RANKS, requests, seconds=10)
-        found = []
+        found: list[RankProcess] = []
         for node, answer in answers.items():
-            addresses = tuple(str(one) for one in answer.get("addresses", ()))
-            for one in answer.get("ranks", ())[:MOST_RANKS]:
-                pid, rank = one["pid"], one["rank"]
-                found.append(
-                    RankProcess(
-                        node,
-                        pid,
-                        rank,
-                        gpus[node].get(pid),
-                        str(one.get("framework") or ""),
-                        str(one.get("nccl") or ""),
-                        addresses,
-                    )
-                )
+            try:
+                found += _ranks_of(node, answer, gpus[node])
+            except (KeyError, TypeError):
+                answer["why"] = "its agent's answer can't be understood"
         if not found:
             problems = [f"{node}: {answer['why']}" for node, answer in answers.items() if "why" in answer]
             why = f" ({first_of(problems, 2)})" if problems else ""
@@ -206,16 +204,15 @@ class Asking:
         link, token = self.hub.links[node], secrets.token_hex(8)
         if not link.is_live:
             return {"why": "it isn't connected"}
-        answer = self._answers[token] = _Answer()
+        answer = self._answers[token] = _Answer(most)
         link.take_answer = self._take
         link.ask(wire.Ask(token, step, seconds, most, json.dumps(request).encode()))
         try:
             async with asyncio.timeout(seconds + LATE_S):
                 await answer.whole.wait()
-            data = b"".join(answer.parts)
-            if len(data) > most:
-                return {"why": f"its answer has more than {most // MIB} MiB"}
-            found = await asyncio.to_thread(json.loads, data)
+            if answer.left < 0:
+                return {"why": f"its answer has more than {most / MIB:g} MiB"}
+            found = await asyncio.to_thread(json.loads, b"".join(answer.parts))
             return found if isinstance(found, dict) else {"why": "its agent's answer can't be understood"}
         except TimeoutError:
             return {"why": f"its agent didn't answer within {seconds} s"}
@@ -228,7 +225,8 @@ class Asking:
         """Take a part of an answer; one that nobody waits for is dropped."""
         if (answer := self._answers.get(message.token)) is not None:
             answer.parts.append(message.data)
-            if message.last:
+            answer.left -= len(message.data)
+            if message.last or answer.left < 0:
                 answer.whole.set()
 
     def _conclude(self) -> None:
@@ -245,10 +243,12 @@ class Asking:
         self.hub.publish(EventLogged(now, "asked", severity, self._sentence()[:MAX_MESSAGE]))
 
     def _make_finding(self, verdict: Verdict, now: float) -> Finding:
-        first, nodes = verdict.behind[0], tuple(dict.fromkeys(one.node for one in verdict.behind))
+        first, nodes = verdict.behind[0], tuple(dict.fromkeys(one.node for one in verdict.behind if one.node))
         single = len(verdict.behind) == 1
-        stack = f"gswarm-tui stacks --ranks {first.rank}"
-        advice = f"Look at its stack: {stack}; if {first.node} is named again, leave it out"
+        leave = f"if {first.node} is named again, leave it out" if first.node else "look at the job's output"
+        stack = f"look at its stack: gswarm-tui stacks --ranks {first.rank}; " if first.pid else ""
+        advice = f"{stack}{leave}"
+        advice = advice[0].upper() + advice[1:]
         finding = Finding(
             finding_id=str(next(self._numbers)),
             kind=KIND,
@@ -277,8 +277,7 @@ class Asking:
             return
         finding, behind = self._held
         for one in behind:
-            node = self.hub.fleet.nodes[one.node]
-            if one.gpu is None or any(process.pid == one.pid for process in node.processes):
+            if one.gpu is None or any(of.pid == one.pid for of in self.hub.fleet.nodes[one.node].processes):
                 return
         self._held = None
         self._publish_end(finding, self.hub.now())
@@ -288,3 +287,17 @@ class Asking:
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
+
+
+def _ranks_of(node: str, answer: Mapping[str, Any], gpus: Mapping[int, int]) -> list[RankProcess]:
+    """Return the ranks in a node's answer. Raises KeyError, TypeError for a malformed one."""
+    addresses = tuple(map(str, answer.get("addresses", ())))
+    return [
+        typed(
+            RankProcess,
+            *(node, one["pid"], one["rank"], gpus.get(one["pid"])),
+            *(one.get("framework") or "", one.get("nccl") or "", addresses),
+            *(one.get("state") or "", one.get("world_size"), one.get("ras") or ""),
+        )
+        for one in answer.get("ranks", ())[:MOST_RANKS]
+    ]

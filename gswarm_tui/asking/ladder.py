@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gswarm_tui.asking import trace
+from gswarm_tui.asking import processes, trace
 from gswarm_tui.asking.asking import Asking, Step
 from gswarm_tui.asking.verdict import RankProcess, Verdict
 from gswarm_tui.link.tracing import TraceChoice, TraceError, Tracing
@@ -19,6 +19,9 @@ Query = Callable[..., list[tuple[Any, ...]]]
 
 def build_steps(tracing: Tracing, query: Query) -> tuple[Step, ...]:
     """Return the ladder."""
+
+    async def look_at_processes(_asking: Asking, ranks: Sequence[RankProcess]) -> Verdict:
+        return processes.judge(ranks)
 
     async def ask_trace(_asking: Asking, ranks: Sequence[RankProcess]) -> Verdict:
         try:
@@ -34,6 +37,12 @@ def build_steps(tracing: Tracing, query: Query) -> tuple[Step, ...]:
         return trace.judge(rows, ranks)
 
     return (
+        Step(
+            processes.PROCESSES,
+            "the process table",
+            "the agents read /proc, which the job doesn't notice",
+            look_at_processes,
+        ),
         Step(
             TRACE,
             "a trace of half a second",

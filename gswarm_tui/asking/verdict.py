@@ -17,7 +17,8 @@ MOVED = "all ranks moved in the last second"
 class RankProcess:
     """A rank that an agent reported; ``gpu`` is its GPU's index on the node, None if unknown.
 
-    ``addresses`` are the IP addresses of its node.
+    ``addresses`` are the IP addresses of its node, ``state`` is the process's letter as ps prints it. A rank
+    without a process has the pid 0, and no node if that is unknown.
     """
 
     node: str
@@ -27,6 +28,9 @@ class RankProcess:
     framework: str = ""
     nccl: str = ""
     addresses: tuple[str, ...] = ()
+    state: str = ""
+    world_size: int | None = None
+    ras: str = ""
 
     @property
     def place(self) -> str:
@@ -36,9 +40,8 @@ class RankProcess:
     @property
     def name(self) -> str:
         """Rank and place, as in "rank 5 (gpu03:5)"."""
-        return (
-            f"process {self.pid} ({self.place})" if self.rank is None else f"rank {self.rank} ({self.place})"
-        )
+        what = f"process {self.pid}" if self.rank is None else f"rank {self.rank}"
+        return f"{what} ({self.place})" if self.node else what
 
 
 @dataclass(frozen=True)

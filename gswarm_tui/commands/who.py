@@ -14,7 +14,7 @@ from gswarm_tui.printing.json_output import print_json
 from gswarm_tui.printing.progress import Progress
 
 POLL_S = 0.2
-STEPS = ("ras", "flight_recorder", "stacks", "trace")
+STEPS = ("processes", "ras", "flight_recorder", "stacks", "trace")
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -38,16 +38,20 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def ask(head: Head, steps: Sequence[str], *, force: bool = False) -> dict[str, Any]:
-    """Ask, and return the state at the end; print what each step does before it. Raises RecorderError."""
+    """Print what each step does to the job, ask, and return the state at the end. Raises RecorderError."""
+    ladder = [
+        one for one in head.request({"want": "asked"}).get("steps", ()) if one["step"] in (steps or STEPS)
+    ]
+    if ladder:
+        costs = "\n".join(f"  {one['title']}: {one['cost']}" for one in ladder)
+        print_notice(f"asking the job{' until a step can tell' * (len(ladder) > 1)}:", *costs.split("\n"))
     state = head.carry_out(AskJob(tuple(steps), force))
-    token, announced = state["token"], set()
+    token = state["token"]
     with Progress("finding the ranks", after_s=0) as progress:
         while state["running"]:
             for step in state["steps"]:
-                if step["state"] == "asking" and step["step"] not in announced:
-                    announced.add(step["step"])
+                if step["state"] == "asking":
                     progress.describe(f"asking by {step['title']}")
-                    print_notice(f"asking by {step['title']}: {step['cost']}")
             time.sleep(POLL_S)
             state = head.request({"want": "asked"})
             if state.get("token") != token:

@@ -189,10 +189,13 @@ def watch_findings(hub: Hub, recorder: FileWriter | None) -> Iterator[int]:
     return numbers
 
 
-def build_asking(hub: Hub, recorder: FileWriter | None, numbers: Iterator[int]) -> Asking | None:
+def build_asking(
+    hub: Hub, recorder: FileWriter | None, numbers: Iterator[int], uid: str, job_id: str
+) -> Asking | None:
     """Build what asks the job, None for simulated nodes or without a recording."""
     if recorder is None or hub.tracing is None:
         return None
+    from gswarm_agent.trace import socket_folder
     from gswarm_tui.asking.asking import Asking
     from gswarm_tui.asking.ladder import build_steps
 
@@ -200,7 +203,9 @@ def build_asking(hub: Hub, recorder: FileWriter | None, numbers: Iterator[int]) 
         with closing(recorder.queries()) as source:
             return list(source.query(sql, *values).rows())
 
-    return Asking(hub, build_steps(hub.tracing, query), numbers)
+    # Processes that record started know the recording's folder.
+    job = {"KINETO_IPC_SOCKET_DIR": socket_folder(uid), "SLURM_JOB_ID": job_id}
+    return Asking(hub, build_steps(hub.tracing, query), numbers, job)
 
 
 def announce_findings(

@@ -169,7 +169,7 @@ class Headless:
         launcher = build.build_launcher(options, plan, "" if recorder is None else self.uid)
         build.add_links(hub, launcher, options, recorder)
         self._refuse_counters()
-        asking = build.build_asking(hub, recorder, numbers)
+        asking = build.build_asking(hub, recorder, numbers, self.uid, plan.job_id)
         self._control = ControlServer(
             hub,
             recorder,

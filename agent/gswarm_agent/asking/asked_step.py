@@ -39,7 +39,8 @@ class AskedStep:
             self._finish(f"its agent can't ask by {ask.step}")
             return
         program = os.path.join(os.path.dirname(os.path.dirname(__file__)), "run.py")  # noqa: PTH118, PTH120
-        flags = ["-IS"] if sys.flags.no_site else []
+        # Without these flags, modules of the agent would hide those of Python with the same name.
+        flags = ["-IS"] if sys.flags.no_site else ["-P"] * (sys.version_info >= (3, 11))
         try:
             self._process = subprocess.Popen(
                 [sys.executable, *flags, program, "ask", "--step", ask.step],

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 TORCH = b"/torch/lib/libtorch_cpu.so"
 _LIBRARIES = (TORCH, b"/libnccl.so", b"/libmpi.so", b"/libcuda.so")
-_KEPT = ("KINETO_", "TORCH_", "NCCL_RAS_", "MASTER_")
+_KEPT = ("KINETO_", "TORCH_", "NCCL_RAS_", "SLURM_JOB_ID")
 """Beginnings of the variables that steps need; no others are kept."""
 _SHELLS = frozenset(
     ["sh", "bash", "dash", "zsh", "tcsh", "csh", "fish", "srun", "slurm_script", "env", "time", "numactl"]
@@ -86,25 +86,26 @@ def _read(path: str) -> bytes:
         return file.read()
 
 
-def choose(found: List[LocalRank], gpu_pids: Collection[int], proc: str = "/proc") -> List[LocalRank]:
-    """Return one process of each rank: those on a GPU, else the oldest that computes.
+def choose(
+    found: List[LocalRank], job: Dict[str, str], gpu_pids: Collection[int], proc: str = "/proc"
+) -> List[LocalRank]:
+    """Return one process of each rank of a job: those on a GPU, else the oldest that computes.
 
-    A rank's shells and launchers have its variables, too, and so have its workers, which it starts later.
+    ``job`` has variables by which to know its processes, the surest first; if none has them, all count. A
+    rank's shells and launchers have its variables, too, and so have its workers, which it starts later.
     """
+    for name, value in job.items():
+        if known := [one for one in found if value and one.environ.get(name) == value]:
+            found = known
+            break
 
     def preference(one: LocalRank) -> Any:
         try:
             name = _read(f"{proc}/{one.pid}/comm").decode("utf-8", "replace").strip()
         except OSError:
             name = ""
-        return (
-            one.pid not in gpu_pids,
-            not one.torch,
-            not one.libraries,
-            name in _SHELLS,
-            one.started,
-            one.pid,
-        )
+        age = one.started, one.pid
+        return (one.pid not in gpu_pids, not one.torch, not one.libraries, name in _SHELLS, *age)
 
     on_gpus = [one for one in found if one.pid in gpu_pids]
     chosen: Dict[int, LocalRank] = {}
@@ -115,8 +116,8 @@ def choose(found: List[LocalRank], gpu_pids: Collection[int], proc: str = "/proc
 
 
 def ask(request: Dict[str, Any]) -> Dict[str, Any]:
-    """Return this node's addresses and its ranks. ``gpu_pids`` are the processes on its GPUs."""
-    ranks = choose(find_ranks(), request.get("gpu_pids", ()))
+    """Return this node's addresses and the ranks of a job. ``gpu_pids`` are the processes on its GPUs."""
+    ranks = choose(find_ranks(), request.get("job", {}), request.get("gpu_pids", ()))
     return {
         "addresses": _addresses(),
         "ranks": [
