@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 from gswarm_agent import block
@@ -137,7 +137,8 @@ class ProcessSample:
     """One process on one GPU; ``gpu`` is the position in ``Hello.gpus``, ``row`` follows PROCESS_COLUMNS.
 
     ``cpus`` are those that its main thread may use, ``state`` is that thread's letter as ps prints it, and
-    ``wchan`` the kernel function in which it waits.
+    ``wchan`` the kernel function in which it waits. ``framework`` has its version, as in "torch 2.14.1", and
+    ``nccl`` is that of NCCL.
     """
 
     gpu: int
@@ -150,6 +151,14 @@ class ProcessSample:
     cpus: Optional[str] = None
     state: Optional[str] = None
     wchan: Optional[str] = None
+    slurm_job: Optional[str] = None
+    slurm_step: Optional[str] = None
+    framework: Optional[str] = None
+    nccl: Optional[str] = None
+    container: Optional[str] = None
+
+
+_BEFORE_ROW = [one.name for one in fields(ProcessSample)].index("row")
 
 
 @dataclass(frozen=True)
@@ -165,12 +174,17 @@ class Processes:
     cpus: Tuple[Optional[str], ...]
     states: Tuple[Optional[str], ...]
     wchans: Tuple[Optional[str], ...]
+    slurm_jobs: Tuple[Optional[str], ...]
+    slurm_steps: Tuple[Optional[str], ...]
+    frameworks: Tuple[Optional[str], ...]
+    nccls: Tuple[Optional[str], ...]
+    containers: Tuple[Optional[str], ...]
     numbers: Block
 
     @classmethod
     def of(cls, layout: BlockLayout, samples: Sequence[ProcessSample]) -> Processes:
         """Return samples as columns."""
-        names = "gpu", "pid", "user", "command", "rank", "local_rank", "cpus", "state", "wchan"
+        names = [one.name for one in fields(ProcessSample) if one.name != "row"]
         columns: List[Any] = [tuple(getattr(sample, name) for sample in samples) for name in names]
         columns.append(layout.pack_rows([sample.row for sample in samples]))
         return cls(*columns)
@@ -182,15 +196,18 @@ class Processes:
     @property
     def columns(self) -> Tuple[Tuple[Any, ...], ...]:
         """All fields but the numbers, in their order."""
-        ranks = self.ranks, self.local_ranks
-        return self.gpus, self.pids, self.users, self.commands, *ranks, self.cpus, self.states, self.wchans
+        return tuple(getattr(self, one.name) for one in fields(self) if one.name != "numbers")
 
     @cached_property
     def samples(self) -> Tuple[ProcessSample, ...]:
         """The processes one by one."""
-        *identities, cpus, states, wchans = self.columns
-        rows = zip(*identities, self.numbers.rows, cpus, states, wchans)
-        return tuple(ProcessSample(*values) for values in rows)
+        return self.with_rows(self.numbers.rows)
+
+    def with_rows(self, rows: Sequence[Row]) -> Tuple[ProcessSample, ...]:
+        """Return the processes one by one with these rows of numbers."""
+        columns = self.columns
+        values = zip(*columns[:_BEFORE_ROW], rows, *columns[_BEFORE_ROW:])
+        return tuple(ProcessSample(*one) for one in values)
 
 
 @dataclass(frozen=True)

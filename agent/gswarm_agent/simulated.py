@@ -199,6 +199,7 @@ class SimulatedNode:
             rank = self._simulation.index * self._simulation.gpus + index
             command = "python train.py --config llama-8b.yaml"
             row = self._row("processes", values, first)
-            texts = f"{12 * index}-{12 * index + 11}", state, wchan
+            software = "4711", "0", "torch 2.14.1", "2.30.7", "apptainer torch.sif"
+            texts = f"{12 * index}-{12 * index + 11}", state, wchan, *software
             samples.append(ProcessSample(index, pid, "demo", command, rank, index, row, *texts))
         return tuple(samples)

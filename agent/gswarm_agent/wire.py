@@ -32,8 +32,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterator, List, Optional, Tuple, Type, TypeAlias, Union
 
-WIRE_VERSION = zlib.crc32(repr((10, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, LISTING_COLUMNS)).encode())
-"""Number of this form of messages, with the catalogue's columns. Increase the 10 with each other change."""
+WIRE_VERSION = zlib.crc32(repr((11, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, LISTING_COLUMNS)).encode())
+"""Number of this form of messages, with the catalogue's columns. Increase the 11 with each other change."""
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
 MAX_MESSAGE = 4 * 1024 * 1024
 MAX_PARTS = 16 * 1024

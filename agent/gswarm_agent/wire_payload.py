@@ -48,6 +48,8 @@ MAX_TEXT = 4096
 TRACE_PART = 128 * 1024
 """Bytes of a trace that are sent at once, at most."""
 MAX_INTEGER = 2**63 - 1
+_STATES = [one.name for one in fields(Processes)].index("states")
+"""Place of the states among the columns of processes; they and the functions after them change often."""
 _MAYBE_TEXTS = frozenset({str, type(None)})
 
 
@@ -168,8 +170,8 @@ class FrameReader:
         for link in hello.links:
             read_integer(link.gpu, "hello link", 0, len(hello.gpus) - 1)
         self._hello = hello
-        self._identities: List[Any] = [[]] * 7
-        self._columns: Tuple[Tuple[Any, ...], ...] = ((),) * 7
+        self._identities: List[Any] = []
+        self._columns: Tuple[Tuple[Any, ...], ...] = ()
 
     def read(self, body: List[Any]) -> Frame:
         """Return the frame of a message's values."""
@@ -201,15 +203,18 @@ class FrameReader:
 
     def _read_processes(self, value: Any) -> Processes:
         """Read the processes; those of the frame before share their identities, which are checked once."""
-        *identities, states, wchans, numbers = read_array(value, "processes", 10, 10)
+        width = len(fields(Processes))
+        *columns, numbers = read_array(value, "processes", width, width)
+        identities = columns[:_STATES] + columns[_STATES + 2 :]
         if identities != self._identities:
             self._columns = _identity_columns(identities, self._hello)
             self._identities = identities
         count = len(self._columns[0])
+        states, wchans = columns[_STATES : _STATES + 2]
         changing = _texts(states, count, "process state"), _texts(wchans, count, "process wchan")
         block = _block(numbers, TABLES.processes, count, "process numbers")
-        columns: Tuple[Any, ...] = (*self._columns, *changing, block)
-        return Processes(*columns)
+        both: Tuple[Any, ...] = (*self._columns[:_STATES], *changing, *self._columns[_STATES:], block)
+        return Processes(*both)
 
 
 def _block(value: Any, layout: BlockLayout, count: int, what: str) -> Block:
@@ -220,7 +225,7 @@ def _block(value: Any, layout: BlockLayout, count: int, what: str) -> Block:
 
 
 def _identity_columns(identities: List[Any], hello: Hello) -> Tuple[Tuple[Any, ...], ...]:
-    gpus, pids, users, commands, ranks, local_ranks, cpus = identities
+    gpus, pids, users, commands, ranks, local_ranks, cpus, *software = identities
     count = len(read_array(gpus, "process gpu", MAX_PROCESSES))
     return (
         _integers(gpus, count, "process gpu", len(hello.gpus) - 1),
@@ -230,6 +235,7 @@ def _identity_columns(identities: List[Any], hello: Hello) -> Tuple[Tuple[Any, .
         _maybe_integers(ranks, count, "process rank"),
         _maybe_integers(local_ranks, count, "process rank"),
         _texts(cpus, count, "process cpus"),
+        *(_texts(one, count, "process software") for one in software),
     )
 
 

@@ -84,10 +84,7 @@ def _drop_implausible(values: Singles | Floats, bounds: Bounds) -> None:
 
 def plausible_processes(processes: Processes) -> tuple[ProcessSample, ...]:
     """Return processes one by one, None for values that count as not measured."""
-    *identities, cpus, states, wchans = processes.columns
-    rows = _plausible(processes.numbers)
-    values = zip(*identities, rows, cpus, states, wchans, strict=False)
-    return tuple(ProcessSample(*of_one) for of_one in values)
+    return processes.with_rows(_plausible(processes.numbers))
 
 
 def plausible_listing(listing: NamedRows) -> dict[str, dict[str, float | None]]:

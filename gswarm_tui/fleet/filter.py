@@ -4,8 +4,9 @@
                          with its MIG instances; gpu03:5.1 is one of these
     util<5  mem>=40      a metric of the catalogue by its short or full name, in the unit that screens show;
                          < <= > >= = !=
-    node:gpu0*           node by pattern; likewise state: user: command: wchan: model: mig: and gpu: rank: by
-                         number, 0-3; mig:* are all MIG instances, mig:1g* those of a 1g profile
+    node:gpu0*           node by pattern; likewise state: user: command: wchan: job: framework: nccl:
+                         container: model: mig: and gpu: rank: by number, 0-3; mig:* are all MIG instances,
+                         mig:1g* those of a 1g profile
     state:throttled      GPUs whose clocks are held down; the other states are those of nodes
     mine                 GPUs that the job was granted
     a b  a&b  a|b  !a    and, and, or, not; parentheses group
@@ -320,5 +321,9 @@ _TEXTS: dict[str, Callable[[NodeState], list[list[str | None]]]] = {
     "user": _of_processes("user"),
     "command": _of_processes("command"),
     "wchan": _of_processes("wchan"),
+    "job": _of_processes("slurm_job"),
+    "framework": _of_processes("framework"),
+    "nccl": _of_processes("nccl"),
+    "container": _of_processes("container"),
 }
 """Texts to search: a list for each GPU of a node."""

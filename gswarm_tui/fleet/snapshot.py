@@ -114,6 +114,11 @@ def _process(gpus: Sequence[GpuFacts], process: ProcessSample) -> Object:
         "cpus_allowed": process.cpus,
         "state": process.state,
         "wchan": process.wchan,
+        "slurm_job_id": process.slurm_job,
+        "slurm_step_id": process.slurm_step,
+        "framework": process.framework,
+        "nccl": process.nccl,
+        "container": process.container,
         **_values(PROCESS_METRICS, process.row),
     }
 

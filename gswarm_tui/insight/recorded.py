@@ -221,11 +221,11 @@ class _Feed:
             self._host_places = self._hosts.places(self._node_id.get(name, -1) for name in self._window.nodes)
 
     def _process(self, values: Sequence[Any]) -> ProcessSample:
-        gpu_id, pid, user, command, rank, local_rank, cpus, state, wchan, *numbers = values
+        gpu_id, *rest = values
+        keys, numbers = rest[: len(PROCESS_KEYS)], rest[len(PROCESS_KEYS) :]
+        pid, user, command, rank, local_rank, *texts = keys
         position = self._reader.gpu_positions[gpu_id][1]
-        return ProcessSample(
-            position, pid, user, command, rank, local_rank, tuple(numbers), cpus, state, wchan
-        )
+        return ProcessSample(position, pid, user, command, rank, local_rank, tuple(numbers), *texts)
 
 
 def _info(machine: RecordedMachine) -> NodeInfo:

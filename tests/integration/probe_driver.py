@@ -38,6 +38,11 @@ class OnGpu:
     cpus: str | None
     state: str | None
     wchan: str | None
+    slurm_job: str | None
+    slurm_step: str | None
+    framework: str | None
+    nccl: str | None
+    container: str | None
 
 
 @dataclass(frozen=True)

@@ -341,6 +341,27 @@ def test_a_reused_pid_is_another_process(tmp_path: Path) -> None:
     assert named(other) == {"memory_mib": 0, "threads": 9}
 
 
+def test_a_rank_has_its_slurm_step_and_software(tmp_path: Path) -> None:
+    folder, site = ProcFolder(tmp_path, 7), "/venv/site-packages"
+    folder.environ(b"SLURM_JOB_ID=4711\0SLURM_STEP_ID=4294967290\0APPTAINER_CONTAINER=/i/torch.sif\0")
+    (folder.path / f"root{site}/torch-2.14.1.dist-info").mkdir(parents=True)
+    table = ProcessTable(str(tmp_path))
+
+    def software(seconds: int) -> tuple[str | None, ...]:
+        side = table.read([7], seconds * SECOND)[7]
+        return side.slurm_job, side.slurm_step, side.framework, side.nccl, side.container
+
+    assert software(0) == ("4711", "interactive", None, None, "apptainer torch.sif")
+    (folder.path / "maps").write_text(f"1-2 r-xp 0 8:1 9  {site}/torch/lib/libtorch_cpu.so\n")
+    # A process that hasn't loaded its libraries is read again each minute.
+    assert software(59)[2] is None
+    assert software(61)[2] == "torch 2.14.1"
+    folder.put(started=200, ticks=0, resident_pages=0, io=(0, 0), command=b"other")
+    folder.environ(b"SLURM_JOB_ID=x\0")
+    (folder.path / "cgroup").write_text("0::/system.slice/slurmstepd.scope/job_9/step_0/user/task_0\n")
+    assert software(62)[:2] == ("9", "0")
+
+
 def test_another_users_process_shows_only_public_details(tmp_path: Path) -> None:
     folder = ProcFolder(tmp_path, 7)
     folder.status(3_000_000_000)
@@ -379,11 +400,15 @@ def test_all_commands_together_fit_into_a_frame(tmp_path: Path) -> None:
             started=1, ticks=0, resident_pages=0, io=None, command="\N{PILE OF POO}".encode() * 100_000
         )
         (tmp_path / f"{pid}/wchan").write_text("x" * 500)
+        (tmp_path / f"{pid}/environ").write_bytes(b"container=" + b"x" * 500)
     pids = [pid for pid in range(1, 201) for _ in range(16)]  # each on sixteen GPUs
     sides = ProcessTable(str(tmp_path)).read(pids, 0)
     row = (None,) * len(PROCESS_COLUMNS)
     processes = [
-        ProcessSample(0, pid, "u", sides[pid].command, 0, 0, row, sides[pid].cpus, "S", sides[pid].wchan)
+        ProcessSample(
+            *(0, pid, "u", sides[pid].command, 0, 0, row, sides[pid].cpus, "S", sides[pid].wchan),
+            *("4711", "batch", "torch 2.15.0.dev20281128", "2.30.7", sides[pid].container),
+        )
         for pid in pids
     ]
     assert len(encode(TABLES.frame(1, 1, 0.0, 0, gpus=(), host=None, processes=processes))) < MAX_MESSAGE

@@ -160,7 +160,17 @@ def test_process_texts_of_any_kind_are_recorded(path: Path) -> None:
     odd = "python train.py '; DROP TABLE gpus; -- \udcff\x00é"
     processes = (
         ProcessSample(
-            1, 4321, "ada", odd, 3, 1, process_row(gpu_memory_mib=70_000, sm_pct=88), "0-7", "D", odd
+            1,
+            4321,
+            "ada",
+            odd,
+            3,
+            1,
+            process_row(gpu_memory_mib=70_000, sm_pct=88),
+            "0-7",
+            "D",
+            odd,
+            *("4711", "batch", "torch 2.14.1", "2.30.7", odd),
         ),
         ProcessSample(0, 4322, None, None, None, None, process_row()),
     )
@@ -168,7 +178,7 @@ def test_process_texts_of_any_kind_are_recorded(path: Path) -> None:
     rows = query(
         path,
         "SELECT gpu_index, pid, rank, local_rank, user_name, command, gpu_memory_mib, sm_pct, cpu_pct, "
-        "cpus_allowed, state, wchan "
+        "cpus_allowed, state, wchan, slurm_job_id, slurm_step_id, framework, nccl, container "
         "FROM process_samples JOIN gpus USING (gpu_id) ORDER BY pid",
     )
     assert rows == [
@@ -185,8 +195,9 @@ def test_process_texts_of_any_kind_are_recorded(path: Path) -> None:
             "0-7",
             "D",
             odd.replace("\udcff", "?"),
+            *("4711", "batch", "torch 2.14.1", "2.30.7", odd.replace("\udcff", "?")),
         ),
-        (0, 4322, *(None,) * 10),
+        (0, 4322, *(None,) * 15),
     ]
 
 

@@ -21,7 +21,10 @@ TEXTS = {
     "recordings": ["host", "user_name", "slurm_job_id", "slurm_cluster", "command"],
     "nodes": ["node", "hostname", "cpu_model", "kernel"],
     "gpus": ["name", "uuid"],
-    "process_samples": ["user_name", "command", "cpus_allowed", "state", "wchan"],
+    "process_samples": [
+        *("user_name", "command", "cpus_allowed", "state", "wchan"),
+        *("slurm_job_id", "slurm_step_id", "framework", "nccl", "container"),
+    ],
     "port_samples": ["port"],
     "mount_samples": ["mount"],
     "sessions": ["name", "status", "note"],

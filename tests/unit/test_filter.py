@@ -47,7 +47,10 @@ def node(
             made.host[HOST_COLUMNS.index(metric)] = value
     unmeasured = (None,) * len(PROCESS_COLUMNS)
     seen = [
-        ProcessSample(g, 100 + g, "ada", "python train.py", g + 8, g, unmeasured, "0-7", "D", "nfs_wait")
+        ProcessSample(
+            *(g, 100 + g, "ada", "python train.py", g + 8, g, unmeasured, "0-7", "D", "nfs_wait"),
+            *("4711", "0", "torch 2.14.1", f"2.2{7 + g}.3", None),
+        )
         for g in range(2)
     ]
     made.process_table = Processes.of(TABLES.processes, seen)
@@ -95,6 +98,7 @@ def found(text: str, one: NodeState | None = None) -> list[int]:
         ("user:ada", [0, 1]),
         ("command:train", [0, 1]),
         ("wchan:nfs* & !wchan:futex", [0, 1]),
+        ("job:4711 framework:torch nccl:2.27* | container:*", [0]),
         ("model:h100", [0, 1, 2, 3]),
         ("state:live", [0, 1, 2, 3]),
         ("state:lost", []),

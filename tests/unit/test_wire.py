@@ -354,7 +354,8 @@ def test_counters_are_exact_beyond_single_precision(counter: int, gauge: int) ->
 
 
 _GPUS, _HOST = bytes(TABLES.gpus.row_size), bytes(TABLES.host.row_size)
-_ONE = [[0], [1], [None], ["x"], [None], [0], ["0"], ["S"], [None], bytes(TABLES.processes.row_size)]
+_ONE = [[0], [1], [None], ["x"], [None], [0], ["0"], ["S"], [None], *[[None]] * 4, ["docker"]]
+_ONE.append(bytes(TABLES.processes.row_size))
 
 
 def frame_message(body: list[object], gauge_ms: int = 1500, listings: object = None) -> bytes:
@@ -400,6 +401,7 @@ def test_any_bits_in_a_block_are_finite_numbers_or_none(gpus: bytes, host: bytes
         ([1, 1, 0.0, 0, _GPUS, _HOST, [*_ONE[:6], [7], *_ONE[7:]], []], "process cpus"),
         ([1, 1, 0.0, 0, _GPUS, _HOST, [*_ONE[:7], [], *_ONE[8:]], []], "process state"),
         ([1, 1, 0.0, 0, _GPUS, _HOST, [*_ONE[:8], [b"x"], *_ONE[9:]], []], "process wchan"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [*_ONE[:13], [7], *_ONE[14:]], []], "process software"),
     ],
 )
 def test_a_frame_that_does_not_fit_the_hello_is_rejected(body: list[object], what: str) -> None:

@@ -13,15 +13,19 @@ from gswarm_agent.probes.procfs import (
     ProcessStat,
     parse_command,
     parse_cpu_list,
+    parse_environ,
     parse_process_io,
     parse_process_stat,
     parse_process_uid,
     parse_ranks,
+    parse_slurm_step,
     parse_thread_status,
+    read_file,
     read_start,
     user_name,
 )
 from gswarm_agent.probes.rates import SECOND_NS, Rate
+from gswarm_agent.probes.software import Software, read_container, read_software
 from gswarm_agent.wire import MAX_MESSAGE, clip_text
 
 TYPE_CHECKING = False
@@ -36,6 +40,8 @@ _ENVIRON_BYTES = 6 * 1024 * 1024
 """Bytes of a process's variables that are read: Linux starts no process with more."""
 _COMMAND_NS = 5 * SECOND_NS
 """Longest age of a command line: to read it, the kernel locks the process's own memory."""
+_SOFTWARE_NS, _NEVER_NS = 60 * SECOND_NS, 2**63
+"""Time between two looks for libraries, which cost a millisecond of CPU each."""
 _ALL_COMMANDS = MAX_MESSAGE // 8
 """Characters of the command lines of all processes together; each takes four bytes at most."""
 # The texts of all processes must fit into a message.
@@ -63,6 +69,11 @@ class HostProcess:
     cpus: Optional[str] = None
     state: Optional[str] = None
     wchan: Optional[str] = None
+    slurm_job: Optional[str] = None
+    slurm_step: Optional[str] = None
+    framework: Optional[str] = None
+    nccl: Optional[str] = None
+    container: Optional[str] = None
 
 
 UNKNOWN = HostProcess(None, None, None, None, (None,) * 12)
@@ -77,6 +88,9 @@ class _TrackedProcess:
         self._stat: Optional[ProcessStat] = None
         self._user: Optional[str] = None
         self._ranks: Tuple[Optional[int], ...] = ()
+        self._origin: Tuple[Optional[str], ...] = ()
+        self._container: Optional[str] = None
+        self._software, self._software_until = Software(), 0
         self._arguments = b""
         self._command: Optional[str] = None
         self._command_until = 0
@@ -95,7 +109,10 @@ class _TrackedProcess:
         if not self._ranks:
             self._user = user_name(parse_process_uid(status)) if status else None
             # Only the owner and root may read this, and only the ranks' variables are used.
-            self._ranks = parse_ranks(read_start(f"{self._folder}/environ", _ENVIRON_BYTES))
+            environ = read_start(f"{self._folder}/environ", _ENVIRON_BYTES)
+            self._ranks, variables = parse_ranks(environ), parse_environ(environ)
+            self._origin = parse_slurm_step(read_start(f"{self._folder}/cgroup"), variables)
+            self._container = read_container(self._folder, variables)
         rank, local_rank, world_size = self._ranks
         cpus: Optional[str] = None
         transferred: Sequence[Optional[int]] = (None,) * 4
@@ -116,7 +133,19 @@ class _TrackedProcess:
         function = wchan.decode("ascii", "replace") if wchan not in (b"", b"0") else None
         command = self._read_command(longest, now_ns)
         texts = cpus and cpus[:_LONGEST_CPUS], stat.state, function
-        return HostProcess(self._user, command, rank, local_rank, usage, *texts)
+        software = self._read_software(now_ns)
+        origin = *self._origin, software.framework, software.nccl, self._container
+        return HostProcess(self._user, command, rank, local_rank, usage, *texts, *origin)
+
+    def _read_software(self, now_ns: int) -> Software:
+        """Return its framework and NCCL, looked for again as long as one is missing: libraries load late."""
+        if now_ns >= self._software_until:
+            with suppress(OSError):
+                maps = read_file(f"{self._folder}/maps")
+                self._software = read_software(maps, f"{self._folder}/root")
+            known = self._software.framework and self._software.nccl
+            self._software_until = _NEVER_NS if known else now_ns + _SOFTWARE_NS
+        return self._software
 
     def _read_command(self, longest: int, now_ns: int) -> Optional[str]:
         """Return its command line, which changes when it renames itself (workers of Ray and vLLM do)."""

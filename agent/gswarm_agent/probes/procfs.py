@@ -192,6 +192,22 @@ def parse_command(text: bytes) -> Optional[str]:
     return " ".join(redact(text.rstrip(b"\0").decode("utf-8", "replace").split("\0"))) or None
 
 
+_STEPS = {b"4294967290": "interactive", b"4294967291": "batch", b"4294967292": "extern"}
+"""Slurm's steps without a number, as SLURM_STEP_ID has them."""
+
+
+def parse_slurm_step(cgroup: bytes, variables: Dict[bytes, bytes]) -> Tuple[Optional[str], Optional[str]]:
+    """Return the Slurm job and step of /proc/PID/cgroup, else of a process's variables."""
+    if found := re.search(rb"/job_([0-9]+)(?:/step_([0-9a-z]+))?(?=[/\n]|$)", cgroup):
+        job, step = found.groups()
+    else:
+        job, step = variables.get(b"SLURM_JOB_ID"), variables.get(b"SLURM_STEP_ID")
+        step = None if job is None else step
+    if not job or not re.fullmatch(rb"[0-9]{1,10}", job):
+        return None, None
+    return job.decode(), None if not step else _STEPS.get(step, step.decode("ascii", "replace")[:12])
+
+
 # In this order: a launcher inside a Slurm step (torchrun, mpirun) overrides Slurm's rank.
 RANK_VARIABLES = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"MV2_COMM_WORLD_RANK", b"PMI_RANK", b"SLURM_PROCID")
 _RANKS = (
@@ -200,6 +216,11 @@ _RANKS = (
     # A batch script has SLURM_NTASKS without being one of so many; only srun sets the step's number of tasks.
     (b"WORLD_SIZE", b"OMPI_COMM_WORLD_SIZE", b"MV2_COMM_WORLD_SIZE", b"PMI_SIZE", b"SLURM_STEP_NUM_TASKS"),
 )
+
+
+def parse_environ(environ: bytes) -> Dict[bytes, bytes]:
+    """Parse /proc/PID/environ: its variables."""
+    return dict(entry.partition(b"=")[::2] for entry in environ.split(b"\0"))
 
 
 def parse_ranks(environ: bytes) -> Tuple[Optional[int], Optional[int], Optional[int]]:

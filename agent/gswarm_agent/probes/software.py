@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gswarm_agent.probes.procfs import read_start
-from gswarm_agent.wire import clip_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,12 +31,13 @@ _FRAMEWORKS = (
     (b"/libtorch_cpu.so", 2, "torch", "torch"),
 )
 _NCCL = b"/libnccl.so"
-_VERSION = r"[0-9][0-9A-Za-z.]{0,31}"
+_VERSION = r"[0-9][0-9A-Za-z.]{0,19}"
 _ASSIGNED = re.compile(rf"^__version__ = ['\"]({_VERSION})".encode(), re.MULTILINE)
 _CONTROLLED = re.compile(rb"[/:-](docker|libpod|crio|cri-containerd|nerdctl)[-/]([0-9a-f]{12})[0-9a-f]{52}")
 _ENGINES = {b"libpod": "podman"}
 _ROOT = re.compile(rb"^\S+ \S+ \S+ (\S*/([^/ ]+)) / ", re.MULTILINE)
-_LONGEST = 128
+_LONGEST = 40
+"""Characters of a container's name: those of all processes must fit into a message."""
 
 
 @dataclass(frozen=True)
@@ -113,4 +113,4 @@ def read_container(folder: str, variables: Dict[bytes, bytes]) -> Optional[str]:
 
 
 def _text(words: str) -> str:
-    return clip_text(words)[:_LONGEST].strip()
+    return words[:_LONGEST].encode("ascii", "replace").decode()

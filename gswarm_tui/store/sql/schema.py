@@ -174,11 +174,20 @@ PROCESS_SAMPLES = _table(
     user_name   VARCHAR             Owner of the process
     command     VARCHAR             Command line
 """, PROCESS_METRICS, """
-    cpus_allowed  VARCHAR  CPUs that its main thread may use, such as 0-7,64-71
-    state         VARCHAR  State of its main thread as ps prints it: R runs, S or D waits
-    wchan         VARCHAR  Kernel function in which its main thread waits; NULL if hidden
+    cpus_allowed   VARCHAR  CPUs that its main thread may use, such as 0-7,64-71
+    state          VARCHAR  State of its main thread as ps prints it: R runs, S or D waits
+    wchan          VARCHAR  Kernel function in which its main thread waits; NULL if hidden
+    slurm_job_id   VARCHAR  Slurm job of the process; NULL outside one
+    slurm_step_id  VARCHAR  Step of that job: a number, batch, interactive or extern; NULL if unknown
+    framework      VARCHAR  Framework with its version, as in torch 2.14.1, from the libraries that it has
+        loaded; NULL if unknown
+    nccl           VARCHAR  Version of the NCCL that it has loaded; NULL if unknown
+    container      VARCHAR  Container, as in apptainer torch.sif; NULL outside one, or if unknown
 """)
-PROCESS_KEYS = ("pid", "user_name", "command", "rank", "local_rank", "cpus_allowed", "state", "wchan")
+PROCESS_KEYS = (
+    *("pid", "user_name", "command", "rank", "local_rank", "cpus_allowed", "state", "wchan"),
+    *("slurm_job_id", "slurm_step_id", "framework", "nccl", "container"),
+)
 """Columns of a process without the GPU and the numbers, in the order of the fields of ``Processes``."""
 LISTING_TABLES = {
     kind: _table(f"{ROW_NAMES[kind]}_samples", meaning, f"""

@@ -182,7 +182,7 @@ FILTERS: Entries = (
     ("gpu03 gpu0*", "nodes by a part of their name or a pattern; gpu03:5 a GPU"),
     ("state:lost", "nodes; also live, stale, unhealthy, unreachable, connecting, ended"),
     ("state:throttled", "throttled GPUs; state: lists all states"),
-    ("user:ada", "also node: command: wchan: model:; gpu: rank: with 3 or 0-3"),
+    ("user:ada", "also node: command: wchan: model: job: nccl:; gpu: rank: with 0-3"),
     ("mine", "GPUs that your job was granted"),
     ("a b  a|b  !a", "and, or, not; parentheses group"),
 )

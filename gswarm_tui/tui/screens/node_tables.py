@@ -137,6 +137,11 @@ PROCESS_TABLE_COLUMNS = (
     *_NUMBERS[_BEFORE_COMMAND:],
     TableColumn("wchan", 24, left=True),
     TableColumn("CPUs allowed", 24, left=True),
+    TableColumn("local", 5),
+    TableColumn("job", 12, left=True),
+    TableColumn("framework", 17, left=True),
+    TableColumn("NCCL", 8, left=True),
+    TableColumn("container", 24, left=True),
 )
 
 
@@ -204,6 +209,9 @@ def process_rows(hello: Hello, processes: Iterable[ProcessSample], *, old: bool)
             *numbers[_BEFORE_COMMAND:],
             clean(process.wchan or DASH),
             clean(process.cpus or DASH),
+            DASH if process.local_rank is None else f"{process.local_rank}",
+            clean(".".join(filter(None, (process.slurm_job, process.slurm_step))) or DASH),
+            *(clean(text or DASH) for text in (process.framework, process.nccl, process.container)),
         ]
         rows.append(tuple(Span(text, "dim" if old or text == DASH else "text") for text in texts))
     return rows

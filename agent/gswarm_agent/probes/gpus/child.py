@@ -184,7 +184,8 @@ class _Server:
             (
                 *(index, pid, host.user, host.command, host.rank, host.local_rank),
                 (usage.memory_mib, usage.sm_pct, *host.usage),
-                *(host.cpus, host.state, host.wchan),
+                *(host.cpus, host.state, host.wchan, host.slurm_job, host.slurm_step),
+                *(host.framework, host.nccl, host.container),
             )
             for index, pid, usage in usages
             for host in (hosts[pid],)
