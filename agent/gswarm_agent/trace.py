@@ -6,8 +6,11 @@ depends on the user and the recording only.
 
 from __future__ import annotations
 
+import errno
+import glob
 import os
 import stat
+import time
 from contextlib import suppress
 
 from gswarm_agent.folder import Folder, folders, problems_of, tops
@@ -18,7 +21,14 @@ if TYPE_CHECKING:
 
 ENDPOINT = "dynolog"
 """Kineto's name of the socket to which PyTorch processes send their requests."""
+FLIGHT_PREFIX = "/tmp/gswarm-flight-"  # noqa: S108  # exists in every container, too
+"""Beginning of the paths of Flight Recorder's dumps and pipes, ``/tmp/gswarm-flight-TOKEN-RANK.pipe``.
+
+A process that can't make its pipe ends. So the folder is one that exists everywhere, and the token is random:
+another user who knew it could take the name.
+"""
 _SOCKETS = "kineto-"
+_PIPE_STARTS_S = 5.0
 
 
 def socket_folder(recording: str) -> str:
@@ -64,3 +74,19 @@ def remove_places(recording: str) -> None:
                 folder.unlink(entry)
         os.rmdir(name, dir_fd=above)
         folder.close()
+    for path in glob.glob(f"{FLIGHT_PREFIX}*.pipe"):  # noqa: PTH207
+        with suppress(OSError):
+            _remove_pipe(path)
+
+
+def _remove_pipe(path: str) -> None:
+    """Remove a pipe of this user that no process reads; PyTorch opens a new one at once."""
+    status = os.lstat(path)
+    is_old = time.time() - status.st_mtime > _PIPE_STARTS_S
+    if not (stat.S_ISFIFO(status.st_mode) and status.st_uid == os.geteuid() and is_old):
+        return
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW))
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            os.unlink(path)  # noqa: PTH108

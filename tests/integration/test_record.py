@@ -174,7 +174,9 @@ def test_command_keeps_what_it_had_and_is_armed_by_variables_that_are_printed(
     assert shown["KINETO_LOG_LEVEL"] == "3"
     (printed,) = (line for line in running.lines if "KINETO" in line)
     assert printed == (
-        "gswarm-tui: set for traces: KINETO_IPC_SOCKET_DIR, KINETO_ONDEMAND_TRACE_DIR, KINETO_USE_DAEMON; "
+        "gswarm-tui: set for traces and hangs: KINETO_IPC_SOCKET_DIR, KINETO_ONDEMAND_TRACE_DIR, "
+        "KINETO_USE_DAEMON, TORCH_NCCL_DEBUG_INFO_PIPE_FILE, TORCH_NCCL_DEBUG_INFO_TEMP_FILE, "
+        "TORCH_NCCL_TRACE_BUFFER_SIZE; "
         "kept yours: KINETO_LOG_LEVEL\n"
     )
     assert not Path(shown["KINETO_IPC_SOCKET_DIR"]).exists(), "nobody needs it any more"

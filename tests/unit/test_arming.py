@@ -31,23 +31,28 @@ def with_torch(site: Path, version: str) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "PYTHONPATH": str(site)}
 
 
-@pytest.mark.parametrize(("version", "is_armed"), [("2.9.1+cu128", False), ("2.10.0a0", True)])
-def test_kineto_is_left_out_where_this_torch_may_crash_with_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], version: str, is_armed: bool
+KINETO = ["KINETO_IPC_SOCKET_DIR", "KINETO_LOG_LEVEL", "KINETO_ONDEMAND_TRACE_DIR", "KINETO_USE_DAEMON"]
+PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+OLD_NAMES = ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_NCCL_TRACE_BUFFER_SIZE"]
+
+
+@pytest.mark.parametrize(
+    ("version", "variables"),
+    [
+        ("2.9.1+cu128", [PIPE, *OLD_NAMES]),
+        ("2.10.0a0", [*KINETO, PIPE, *OLD_NAMES]),
+        ("2.14.1", [*KINETO, PIPE, "TORCH_FR_DUMP_TEMP_FILE"]),
+    ],
+)
+def test_each_pytorch_gets_the_variables_that_it_knows_and_that_are_safe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], version: str, variables: list[str]
 ) -> None:
-    armed = arm(COMMAND, with_torch(tmp_path / "site", version), RECORDING)
-    assert [name for name in armed if name.startswith("KINETO_")] == (
-        [
-            "KINETO_USE_DAEMON",
-            "KINETO_IPC_SOCKET_DIR",
-            "KINETO_LOG_LEVEL",
-            "KINETO_ONDEMAND_TRACE_DIR",
-        ]
-        if is_armed
-        else []
-    )
+    environ = with_torch(tmp_path / "site", version)
+    armed = arm(COMMAND, environ, RECORDING)
+    assert sorted(armed.keys() - environ.keys()) == sorted(variables)
+    assert armed[PIPE].startswith("/tmp/gswarm-flight-")
     complaint = f"gswarm-tui: no Kineto: torch {version} may crash with it; use 2.10 or later\n"
-    assert (complaint in capsys.readouterr().err) is not is_armed
+    assert (complaint in capsys.readouterr().err) is (KINETO[0] not in variables)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,229 @@
+"""Flight Recorder of PyTorch: which collectives each rank has called and completed, by process group.
+
+A rank with a worker server is asked through it. Another rank writes a dump when a byte comes through its
+pipe, which PyTorch makes if variables were set at its start (docs/decisions/013-arming.md).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import stat
+import time
+
+from gswarm_agent.asking import ranks, worker_server
+from gswarm_agent.asking.worker_server import WorkerServerError
+from gswarm_agent.trace import FLIGHT_PREFIX
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
+
+    from gswarm_agent.asking.ranks import LocalRank
+
+PIPE, DUMPS = (
+    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+    ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+)
+"""Variables with the beginnings of pipes' and dumps' paths; PyTorch appends the rank."""
+_HANDLERS = "dump_nccl_trace_json", "fr_trace_json"
+"""Handlers for collectives of NCCL, and for those of other backends."""
+_WORKERS = 6
+_MIB = 1 << 20
+_MOST = 64 * _MIB
+_MOST_GROUPS, _MOST_DIMENSIONS, _MOST_TEXT = 64, 8, 100
+_LEFT_S, _LOOK_S = 0.5, 0.05
+
+
+class _NoRecordError(Exception):
+    """Raised if a rank's record can't be read; the message is a clause."""
+
+
+class _Plain(pickle.Unpickler):
+    """Unpickler of numbers, text, lists and dictionaries: nothing that a dump names is imported or called."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise _NoRecordError(f"its dump isn't plain data: it names {module[:40]}.{name[:40]}")
+
+
+def ask(request: Dict[str, Any]) -> Dict[str, Any]:
+    """Return for each rank of ``pids`` what its Flight Recorder has, or why there is nothing."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    ends_at = time.monotonic() + float(request["seconds"]) - _LEFT_S
+    wanted = set(request["pids"])
+    found = [one for one in ranks.find_ranks() if one.pid in wanted]
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        answers = list(pool.map(lambda one: _ask_rank(one, ends_at), found))
+    # Ranks of a node are mostly in the same groups, and a group may have thousands of members.
+    members: Dict[Tuple[int, ...], int] = {}
+    for group in (group for answer in answers for group in answer.get("groups", ())):
+        group["members"] = members.setdefault(tuple(group["members"]), len(members))
+    return {"ranks": answers, "members": list(members)}
+
+
+def _ask_rank(one: LocalRank, ends_at: float) -> Dict[str, Any]:
+    try:
+        records = _records(one, ends_at)
+        now = time.time()
+        groups = [group for record in records for group in summarise(record)]
+    except (_NoRecordError, WorkerServerError) as error:
+        return {"pid": one.pid, "why": str(error)}
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return {"pid": one.pid, "why": "what its Flight Recorder has can't be understood"}
+    if not groups:
+        return {"pid": one.pid, "why": "its Flight Recorder has no collective yet"}
+    groups.sort(key=lambda group: (group["scheduled"] <= group["completed"], -group["newest"]))
+    return {"pid": one.pid, "now": now, "groups": groups[:_MOST_GROUPS]}
+
+
+def _records(one: LocalRank, ends_at: float) -> List[Any]:
+    port = worker_server.find_port(one.pid, one.environ, ends_at - time.monotonic())
+    if port is None:
+        return [_dump(one, ends_at)]
+    records: List[Any] = []
+    failure = WorkerServerError()
+    for name in _HANDLERS:
+        try:
+            records.append(json.loads(worker_server.post(port, name, ends_at - time.monotonic(), _MOST)))
+        except WorkerServerError as error:  # PyTorch without NCCL has no handler for it
+            failure = error
+    if not records:
+        raise failure
+    return records
+
+
+def _dump(one: LocalRank, ends_at: float) -> Any:
+    """Make a rank write its dump, and return what is in it."""
+    pipe = one.environ.get(PIPE, "")
+    path = next((one.environ[name] for name in DUMPS if name in one.environ), "")
+    if not (os.path.isabs(pipe) and os.path.isabs(path)):  # noqa: PTH117
+        raise _NoRecordError("it has no worker server and no pipe; start the job with gswarm-tui record")
+    # A container may have a /tmp of its own.
+    root = f"/proc/{one.pid}/root"
+    path = f"{root}{path}{one.rank}"
+    before = _look(path)
+    _write(f"{root}{pipe}{one.rank}.pipe")
+    last: Optional[Tuple[int, ...]] = None
+    while time.monotonic() < ends_at:
+        time.sleep(_LOOK_S)
+        now = _look(path)
+        if now is not None and now != before and now == last:
+            # PyTorch writes the file in parts; a dump that can't be read to its end may still grow.
+            data = _read(path)
+            if data.endswith(pickle.STOP):
+                if path.startswith(f"{root}{FLIGHT_PREFIX}"):
+                    os.unlink(path)  # noqa: PTH108
+                return _unpickle(data)
+        last = now
+    raise _NoRecordError(
+        "it wrote no dump in time; a thread of its Python may hold the lock that the dump needs"
+    )
+
+
+def _write(path: str) -> None:
+    """Write a byte to a rank's pipe. Raises _NoRecordError."""
+    try:
+        pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError as error:
+        raise _NoRecordError(
+            f"its pipe can't be opened ({error.strerror}); NCCL makes it at its start"
+        ) from None
+    try:
+        status = os.fstat(pipe)
+        if not stat.S_ISFIFO(status.st_mode) or status.st_uid != os.geteuid():
+            raise _NoRecordError("its pipe isn't a pipe of yours")
+        os.write(pipe, b"1")
+    except OSError as error:
+        raise _NoRecordError(f"its pipe takes nothing: {error.strerror}") from None
+    finally:
+        os.close(pipe)
+
+
+def _look(path: str) -> Optional[Tuple[int, ...]]:
+    """Return what changes when a dump is written, None if there is no file. Raises _NoRecordError."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        raise _NoRecordError("its dump isn't a file of yours")
+    if status.st_size > _MOST:
+        raise _NoRecordError(f"its dump has more than {_MOST // _MIB} MiB")
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _read(path: str) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:  # noqa: PTH123
+            return file.read(_MOST)
+    except OSError as error:
+        raise _NoRecordError(f"its dump can't be read: {error.strerror}") from None
+
+
+def _unpickle(data: bytes) -> Any:
+    try:
+        return _Plain(io.BytesIO(data)).load()
+    except (EOFError, ImportError, pickle.UnpicklingError):
+        raise _NoRecordError("its dump can't be understood") from None
+
+
+def summarise(record: Any) -> List[Dict[str, Any]]:
+    """Return each process group's progress. Raises several errors if the record isn't Flight Recorder's."""
+    groups: Dict[int, Dict[str, Any]] = {}
+    for number, status in record["pg_status"].items():
+        groups[int(number)] = {
+            "name": "",
+            "members": [],
+            "newest": 0.0,
+            **{
+                kind: int(status[f"last_{word}_collective"])
+                for kind, word in (
+                    ("scheduled", "enqueued"),
+                    ("started", "started"),
+                    ("completed", "completed"),
+                )
+            },
+        }
+    for entry in record.get("entries", ()):
+        group = groups.get(entry["pg_id"])
+        if group is None:
+            continue
+        times = [
+            entry[f"time_{kind}_ns"] or 0
+            for kind in ("created", "discovered_started", "discovered_completed")
+        ]
+        group["newest"] = max(group["newest"], max(times) / 1e9)
+        if not group["name"]:
+            name, description = entry["process_group"]
+            backend = str(entry["profiling_name"]).partition(":")[0]
+            group.update(name=_clip(name), description=_clip(description), backend=_clip(backend))
+            config = record["pg_config"].get(name)
+            group["members"] = [] if config is None else json.loads(config["ranks"])
+        done = entry["state"] == "completed"
+        if entry["is_p2p"]:
+            # Gloo never says that an entry is completed, only that it has retired.
+            if not (done or entry["retired"]) and "transfer" not in group:
+                group["transfer"] = _call(entry)
+        elif entry["collective_seq_id"] == group["completed"] + 1:
+            group["pending"] = _call(entry)
+    return [group for group in groups.values() if group["name"]]
+
+
+def _call(entry: Dict[str, Any]) -> Dict[str, Any]:
+    sizes = [
+        [int(size) for size in each[:_MOST_DIMENSIONS]] for each in entry["input_sizes"][:_MOST_DIMENSIONS]
+    ]
+    return {
+        "name": _clip(str(entry["profiling_name"]).rpartition(":")[2]),
+        "sizes": sizes,
+        "dtype": _clip(next(iter(entry["input_dtypes"]), "")),
+        "since": entry["time_created_ns"] / 1e9,
+    }
+
+
+def _clip(text: Any) -> str:
+    return str(text)[:_MOST_TEXT]
