@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gswarm_agent.asking.steps import FLIGHT_RECORDER
-from gswarm_tui.asking import flight_recorder, processes, trace
-from gswarm_tui.asking.asking import Asking, Step
+from gswarm_agent.asking.steps import FLIGHT_RECORDER, RAS
+from gswarm_tui.asking import flight_recorder, processes, ras, trace
+from gswarm_tui.asking.asking import MIB, Asking, Step
 from gswarm_tui.asking.verdict import RankProcess, Verdict
 from gswarm_tui.link.tracing import TraceChoice, TraceError, Tracing
 
 TRACE = "trace"
+RAS_S, RAS_BYTES, AGAIN_S = 12, 16 * MIB, 1.0
+"""RAS collects for up to 10 s. A report has 8 MiB at most, more as JSON; the second follows after 1 s."""
 FLIGHT_RECORDER_S = 10
 """Time in which a node's ranks answer, seconds: a dump took 3 s on a node with 24 ranks."""
 
@@ -25,6 +27,26 @@ def build_steps(tracing: Tracing, query: Query) -> tuple[Step, ...]:
 
     async def look_at_processes(_asking: Asking, ranks: Sequence[RankProcess]) -> Verdict:
         return processes.judge(ranks)
+
+    async def ask_ras(asking: Asking, ranks: Sequence[RankProcess]) -> Verdict:
+        if not (speakers := [one for one in ranks if one.nccl]):
+            return Verdict(RAS, "no rank has loaded NCCL")
+        first, verdict = speakers[0], Verdict(RAS, "")
+        reports: list[str] = []
+        if why := ras.why_not(first.nccl, force=asking.force):
+            return Verdict(RAS, why)
+        request = {"address": first.ras, "seconds": RAS_S}
+        while len(reports) < 2 and not verdict.decided:
+            if reports:
+                await asyncio.sleep(AGAIN_S)
+            answers = await asking.ask(RAS, {first.node: request}, seconds=RAS_S + 2, most=RAS_BYTES)
+            report = answers[first.node].get("report")
+            if not isinstance(report, str):
+                return verdict if reports else Verdict(RAS, f"{first.node}: {answers[first.node].get('why')}")
+            reports.append(report)
+            second = reports[1] if len(reports) > 1 else None
+            verdict = await asyncio.to_thread(ras.judge, reports[0], second, ranks)
+        return verdict
 
     async def ask_flight_recorder(asking: Asking, ranks: Sequence[RankProcess]) -> Verdict:
         pids: dict[str, list[int]] = {}
@@ -53,6 +75,12 @@ def build_steps(tracing: Tracing, query: Query) -> tuple[Step, ...]:
             "the process table",
             "the agents read /proc, which the job doesn't notice",
             look_at_processes,
+        ),
+        Step(
+            RAS,
+            "NCCL RAS",
+            "the RAS thread of one rank is queried twice and asks all others; GPUs aren't touched",
+            ask_ras,
         ),
         Step(
             FLIGHT_RECORDER,

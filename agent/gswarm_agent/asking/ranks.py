@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gswarm_agent.probes.procfs import parse_process_stat, parse_process_uid, parse_ranks
+from gswarm_agent.probes.software import read_software
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,21 +118,22 @@ def choose(
 
 def ask(request: Dict[str, Any]) -> Dict[str, Any]:
     """Return this node's addresses and the ranks of a job. ``gpu_pids`` are the processes on its GPUs."""
-    ranks = choose(find_ranks(), request.get("job", {}), request.get("gpu_pids", ()))
-    return {
-        "addresses": _addresses(),
-        "ranks": [
-            {
-                "pid": one.pid,
-                "rank": one.rank,
-                "local_rank": one.local_rank,
-                "world_size": one.world_size,
-                "state": one.state,
-                "ras": one.environ.get("NCCL_RAS_ADDR", ""),
-            }
-            for one in ranks
-        ],
-    }
+    ranks = []
+    for one in choose(find_ranks(), request.get("job", {}), request.get("gpu_pids", ())):
+        with suppress(OSError):
+            software = read_software(_read(f"/proc/{one.pid}/maps"), f"/proc/{one.pid}/root")
+            ranks.append(
+                {
+                    "pid": one.pid,
+                    "rank": one.rank,
+                    "world_size": one.world_size,
+                    "state": one.state,
+                    "framework": software.framework,
+                    "nccl": software.nccl,
+                    "ras": one.environ.get("NCCL_RAS_ADDR", ""),
+                }
+            )
+    return {"addresses": _addresses(), "ranks": ranks}
 
 
 def _addresses() -> List[str]:
