@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gswarm_tui.asking.verdict import MOVED, NAMED, RankProcess, Verdict
 from gswarm_tui.common.errors import printable
@@ -183,7 +183,13 @@ def _sorted(ranks: Collection[RankProcess]) -> tuple[RankProcess, ...]:
 
 def _names(ranks: Collection[RankProcess]) -> str:
     """Return ranks without their places, which the answer names before."""
-    return first_of([one.name if one.rank is None else f"rank {one.rank}" for one in _sorted(ranks)], NAMED)
+    return first_of([_name(one) for one in _sorted(ranks)], NAMED)
+
+
+def _name(one: RankProcess) -> str:
+    if one.rank is not None:
+        return f"rank {one.rank}"
+    return one.name if one.node else f"{one.name} on {one.addresses[0]}"
 
 
 def _in_state(communicators: _Communicators, state: str) -> set[RankProcess]:
@@ -205,8 +211,10 @@ def _parse(report: str, ranks: Sequence[RankProcess]) -> _Communicators:
     if len(report) > _MAX_CHARACTERS:
         raise ValueError(len(report))
     known: dict[tuple[str, str, int], RankProcess] = {}
+    nodes: dict[str, str] = {}
     for one in ranks:
         for address in one.addresses:
+            nodes[address] = one.node
             known[address, "pid", one.pid] = one
             if one.gpu is not None:
                 known[address, "gpu", one.gpu] = one
@@ -214,11 +222,23 @@ def _parse(report: str, ranks: Sequence[RankProcess]) -> _Communicators:
     def join(host: str, pid: int, gpu: int) -> RankProcess:
         # In a container with its own process IDs, only the GPU is the same.
         found = known.get((host, "pid", pid)) or known.get((host, "gpu", gpu))
-        return found or RankProcess(printable(host[:64]), pid, None, gpu if 0 <= gpu < 64 else None)
+        return found or RankProcess(nodes.get(host, ""), pid, None, addresses=(printable(host[:64]),))
 
-    if not report.lstrip().startswith("{"):
-        return _parse_text(report, join, ranks)
-    return _parse_json(report, join)
+    in_json = report.lstrip().startswith("{")
+    found = _parse_json(report, join) if in_json else _parse_text(report, join, ranks)
+    # No agent sees a process that has ended, but a communicator of all ranks numbers them as the job does.
+    ended: dict[RankProcess, RankProcess] = {}
+    sizes = {one.world_size for one in ranks}
+    for communicator in found.values():
+        members = [(rank, one.process) for rank, one in communicator.members.items() if rank >= 0]
+        if communicator.size in sizes and all(process.rank in (rank, None) for rank, process in members):
+            ended |= {
+                process: replace(process, rank=rank) for rank, process in members if process.rank is None
+            }
+    for communicator in found.values():
+        for member in communicator.members.values():
+            member.process = ended.get(member.process, member.process)
+    return found
 
 
 def _parse_json(report: str, join: _Join) -> _Communicators:

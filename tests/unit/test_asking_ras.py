@@ -19,7 +19,14 @@ from tests.hostile import TEXTS
 from tests.jobs.ras_server import RasServer
 
 WORLD = tuple(
-    RankProcess(f"gpu0{1 + rank // 4}", 1000 + rank, rank, rank % 4, addresses=(f"10.0.0.{1 + rank // 4}",))
+    RankProcess(
+        f"gpu0{1 + rank // 4}",
+        1000 + rank,
+        rank,
+        rank % 4,
+        addresses=(f"10.0.0.{1 + rank // 4}",),
+        world_size=8,
+    )
     for rank in range(8)
 )
 BROKEN_JSON, IN_TEXT = "2.28.9", "2.27.7"
@@ -88,6 +95,20 @@ def test_the_rank_at_fault_is_named_in_all_forms_of_the_report(
     )
     assert verdict.evidence
     assert any("ae94423cfbb2ef4a: 8 ranks" in line for line in verdict.lines)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_dead_process_that_no_agent_sees_has_a_name(tmp_path: Path, version: str) -> None:
+    """The communicator of all ranks has its rank, and other ranks on its address its node."""
+    pair = {"hash": "b", "ranks": [member(5, missing="dead") | {"rank": 0}, member(6) | {"rank": 1}]}
+    with served(
+        tmp_path / "state", version=version, communicators=[of({5: {"missing": "dead"}}), pair]
+    ) as server:
+        report = ask(server)["report"]
+    for ranks, named in ((WORLD[:5] + WORLD[6:], "rank 5 (gpu02)"), ((), "process 1005")):
+        verdict = ras.judge(report, None, ranks)
+        assert [one.name for one in verdict.behind] == [named]
+    assert verdict.sentence == "NCCL considers process 1005 on 10.0.0.2 dead"
 
 
 def test_states_that_pass_count_only_if_they_last(tmp_path: Path) -> None:
