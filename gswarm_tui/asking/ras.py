@@ -117,6 +117,11 @@ def judge(first: str, second: str | None, ranks: Sequence[RankProcess]) -> Verdi
         now = before if second is None else _parse(second, ranks)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Verdict(STEP, "the report of NCCL RAS is damaged or cut short")
+    alive = {process for one in now.values() for process in one.counts()}
+    if ranks and alive and alive.isdisjoint(ranks):
+        return Verdict(
+            STEP, "NCCL RAS reports on other processes; another job may have answered (NCCL_RAS_ADDR)"
+        )
     lines = [str(one) for one in list(now.values())[:_MOST_LISTED]]
     if len(now) > _MOST_LISTED:
         lines.append(f"{len(now) - _MOST_LISTED:,} more communicators")
@@ -211,18 +216,23 @@ def _parse(report: str, ranks: Sequence[RankProcess]) -> _Communicators:
     if len(report) > _MAX_CHARACTERS:
         raise ValueError(len(report))
     known: dict[tuple[str, str, int], RankProcess] = {}
-    nodes: dict[str, str] = {}
+    nodes: dict[str, set[str]] = {}
     for one in ranks:
         for address in one.addresses:
-            nodes[address] = one.node
+            nodes.setdefault(address, set()).add(one.node)
             known[address, "pid", one.pid] = one
             if one.gpu is not None:
                 known[address, "gpu", one.gpu] = one
 
     def join(host: str, pid: int, gpu: int) -> RankProcess:
-        # In a container with its own process IDs, only the GPU is the same.
-        found = known.get((host, "pid", pid)) or known.get((host, "gpu", gpu))
-        return found or RankProcess(nodes.get(host, ""), pid, None, addresses=(printable(host[:64]),))
+        if found := known.get((host, "pid", pid)):
+            return found
+        # Several nodes may have the address of a bridge. In a container with its own process IDs, only the
+        # GPU is the same.
+        here = nodes.get(host, set())
+        node = next(iter(here)) if len(here) == 1 else ""
+        gone = RankProcess(node, pid, None, addresses=(printable(host[:64]),))
+        return known.get((host, "gpu", gpu), gone) if node else gone
 
     in_json = report.lstrip().startswith("{")
     found = _parse_json(report, join) if in_json else _parse_text(report, join, ranks)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,16 @@ def test_a_dead_process_that_no_agent_sees_has_a_name(tmp_path: Path, version: s
         verdict = ras.judge(report, None, ranks)
         assert [one.name for one in verdict.behind] == [named]
     assert verdict.sentence == "NCCL considers process 1005 on 10.0.0.2 dead"
+
+
+def test_a_report_on_another_job_accuses_nobody(tmp_path: Path) -> None:
+    """Two jobs of one user on a node share the port of RAS."""
+    elsewhere = tuple(replace(one, pid=one.pid + 50, gpu=None) for one in WORLD)
+    with served(tmp_path / "state", communicators=[of({5: {"missing": "dead"}})]) as server:
+        report = ask(server)["report"]
+    verdict = ras.judge(report, report, elsewhere)
+    assert not verdict.decided
+    assert verdict.sentence.startswith("NCCL RAS reports on other processes")
 
 
 def test_states_that_pass_count_only_if_they_last(tmp_path: Path) -> None:
