@@ -16,6 +16,8 @@ from gswarm_tui.fleet.findings import MAX_TIME, Evidence
 from gswarm_tui.fleet.state import MAX_MESSAGE
 
 STEP = "flight_recorder"
+DEFAULT = "default_pg"
+"""PyTorch's name of the group in which all ranks are."""
 STILL_S = 1.0
 """A rank that waits for less isn't stuck; as ranks are read one after the other, it may only seem to wait."""
 _MOST_NUMBER, _MOST_TEXT, _MOST_LINES = 2**53, 60, 32
@@ -50,6 +52,7 @@ class _Group:
 
     title: str
     members: tuple[int, ...]
+    is_default: bool
     places: dict[int, _Place] = field(default_factory=dict)
 
 
@@ -72,8 +75,9 @@ class _Wait:
     def __str__(self) -> str:
         call = f"{self.call.name} {self.call.sizes}".strip()
         when = f"{datetime.fromtimestamp(self.call.since).astimezone():%H:%M:%S}"
-        who = f"{_ranks(self.waiting)} {'waits' if len(self.waiting) == 1 else 'wait'}"
-        return f"{call}, {self.title}, scheduled at {when}; {who} in it for {held(self.seconds)}"
+        wait = "waits" if len(self.waiting) == 1 else "wait"
+        who = f"{_ranks(self.waiting)} {wait} in it" if self.waiting else "open"
+        return f"{call}, {self.title}, scheduled at {when}; {who} for {held(self.seconds)}"
 
 
 def judge(answers: Mapping[str, Mapping[str, Any]], ranks: Sequence[RankProcess]) -> Verdict:
@@ -84,7 +88,8 @@ def judge(answers: Mapping[str, Mapping[str, Any]], ranks: Sequence[RankProcess]
     if not ages:
         return Verdict(STEP, f"no rank has a record{lacks}")
     known = {one.rank: one for one in ranks if one.rank is not None}
-    waits = [wait for group in groups for wait in _find_waits(group, known.keys()) if wait.seconds > STILL_S]
+    found = (wait for group in groups for wait in _find_waits(group, known.keys(), ages.keys()))
+    waits = [wait for wait in found if wait.seconds > STILL_S]
     lines = (*map(str, waits), *silent)[:_MOST_LINES]
     if not waits:
         oldest = max(ages.values())
@@ -105,24 +110,27 @@ def judge(answers: Mapping[str, Mapping[str, Any]], ranks: Sequence[RankProcess]
     if not behind:
         return Verdict(STEP, f"{_ranks(first)}, without a process, {sentence}", lines=lines)
     if first & waiting:
-        sentence += "; those that are behind wait themselves, in a circle"
+        sentence += "; all wait for each other, so they call collectives in different orders"
     return Verdict(STEP, sentence, True, behind, wait.evidence, lines, wait.call.since)
 
 
-def _find_waits(group: _Group, known: AbstractSet[int]) -> Iterator[_Wait]:
+def _find_waits(group: _Group, known: AbstractSet[int], read: AbstractSet[int]) -> Iterator[_Wait]:
     """Yield who waits for whom in the group's first collective that isn't complete, and in transfers."""
     places = group.places
     lowest = min(place.completed for place in places.values())
     # Ranks that have called the collective and haven't completed it.
     front = {rank: place for rank, place in places.items() if place.completed == lowest < place.scheduled}
     if front:
-        lack, awaited = _find_awaited(group, lowest, front, known)
-        oldest = min(front.values(), key=lambda place: place.pending.since)
+        # Gloo doesn't say who is in a group. Members may have ended, and one may have called nothing in it.
+        members = set(group.members) or (known if group.is_default else set())
+        absent = {rank for rank in members - places.keys() if rank in read or rank not in known}
+        lack, awaited = _find_awaited(places, lowest, front, absent)
+        oldest = min(front.items(), key=lambda item: (item[0] in awaited, item[1].pending.since))[1]
         waiting = {rank for rank, place in places.items() if place.scheduled > place.completed} - awaited
         title = f"collective {lowest + 1:,} of group {group.title}"
         highest = max(place.scheduled for place in places.values())
         evidence = (Evidence("collectives_completed", float(lowest), float(highest)),)
-        yield _Wait(oldest.pending, oldest.now, title, waiting or front.keys(), awaited, lack, evidence)
+        yield _Wait(oldest.pending, oldest.now, title, waiting, awaited, lack, evidence)
     for rank, place in places.items():
         if place.transfer is not None and (peer := _PEER.search(place.transfer.name)):
             at = int(peer[1])
@@ -131,11 +139,10 @@ def _find_waits(group: _Group, known: AbstractSet[int]) -> Iterator[_Wait]:
 
 
 def _find_awaited(
-    group: _Group, lowest: int, front: Mapping[int, _Place], known: AbstractSet[int]
+    places: Mapping[int, _Place], lowest: int, front: Mapping[int, _Place], absent: set[int]
 ) -> tuple[str, set[int]]:
     """Return what ranks lack in the collective after ``lowest``, and which ranks; none if all called it."""
-    places = group.places
-    if late := {rank for rank, place in places.items() if place.scheduled == lowest}:
+    if late := {rank for rank, place in places.items() if place.scheduled == lowest} | absent:
         return "hasn't called", late
     if len(front) < len(places):
         return "hasn't completed", set(front)
@@ -145,7 +152,7 @@ def _find_awaited(
         return f"called {next(iter(odd.values())).pending.name} instead of", set(odd)
     if any(place.started > lowest for place in front.values()):
         return "hasn't started", {rank for rank, place in front.items() if place.started <= lowest}
-    return "hasn't called", {rank for rank in group.members if rank not in places and rank not in known}
+    return "", set()
 
 
 def _ranks(ranks: AbstractSet[int]) -> str:
@@ -185,7 +192,8 @@ def _add(groups: dict[tuple[Any, ...], _Group], rank: int, reading: Mapping[str,
         pending = _call(plain["pending"]) if "pending" in plain else _Call("a call", "", newest)
         transfer = _call(plain["transfer"]) if "transfer" in plain else None
         group = groups.setdefault(
-            (name, description, backend, members), _Group(f"{name} ({description})", members)
+            (name, description, backend, members),
+            _Group(f"{name} ({description})", members, description == DEFAULT),
         )
         group.places[rank] = _Place(scheduled, started, completed, now, pending, transfer)
         ages.append(now - newest)

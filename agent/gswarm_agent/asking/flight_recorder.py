@@ -19,7 +19,7 @@ from gswarm_agent.trace import FLIGHT_PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Dict, List, Tuple
 
     from gswarm_agent.asking.ranks import LocalRank
 
@@ -30,11 +30,15 @@ PIPE, DUMPS = (
 """Variables with the beginnings of pipes' and dumps' paths; PyTorch appends the rank."""
 _HANDLERS = "dump_nccl_trace_json", "fr_trace_json"
 """Handlers for collectives of NCCL, and for those of other backends."""
-_WORKERS = 6
+_WORKERS = 8
 _MIB = 1 << 20
 _MOST = 64 * _MIB
 _MOST_GROUPS, _MOST_DIMENSIONS, _MOST_TEXT = 64, 8, 100
 _LEFT_S, _LOOK_S = 0.5, 0.05
+_MALFORMED = (
+    *(ArithmeticError, AttributeError, EOFError, ImportError, LookupError, pickle.UnpicklingError),
+    *(RecursionError, TypeError, ValueError),
+)
 
 
 class _NoRecordError(Exception):
@@ -66,12 +70,11 @@ def ask(request: Dict[str, Any]) -> Dict[str, Any]:
 
 def _ask_rank(one: LocalRank, ends_at: float) -> Dict[str, Any]:
     try:
-        records = _records(one, ends_at)
-        now = time.time()
+        now, records = _records(one, ends_at)
         groups = [group for record in records for group in summarise(record)]
     except (_NoRecordError, WorkerServerError) as error:
         return {"pid": one.pid, "why": str(error)}
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+    except _MALFORMED:
         return {"pid": one.pid, "why": "what its Flight Recorder has can't be understood"}
     if not groups:
         return {"pid": one.pid, "why": "its Flight Recorder has no collective yet"}
@@ -79,11 +82,12 @@ def _ask_rank(one: LocalRank, ends_at: float) -> Dict[str, Any]:
     return {"pid": one.pid, "now": now, "groups": groups[:_MOST_GROUPS]}
 
 
-def _records(one: LocalRank, ends_at: float) -> List[Any]:
+def _records(one: LocalRank, ends_at: float) -> Tuple[float, List[Any]]:
+    """Return when a rank's records were written, Unix seconds, and the records."""
     port = worker_server.find_port(one.pid, one.environ, ends_at - time.monotonic())
     if port is None:
-        return [_dump(one, ends_at)]
-    records: List[Any] = []
+        return _dump(one, ends_at)
+    now, records = time.time(), []
     failure = WorkerServerError()
     for name in _HANDLERS:
         try:
@@ -92,83 +96,63 @@ def _records(one: LocalRank, ends_at: float) -> List[Any]:
             failure = error
     if not records:
         raise failure
-    return records
+    return now, records
 
 
-def _dump(one: LocalRank, ends_at: float) -> Any:
-    """Make a rank write its dump, and return what is in it."""
+def _dump(one: LocalRank, ends_at: float) -> Tuple[float, List[Any]]:
+    """Make a rank write its dump; return as ``_records`` does."""
     pipe = one.environ.get(PIPE, "")
     path = next((one.environ[name] for name in DUMPS if name in one.environ), "")
     if not (os.path.isabs(pipe) and os.path.isabs(path)):  # noqa: PTH117
         raise _NoRecordError("it has no worker server and no pipe; start the job with gswarm-tui record")
     # A container may have a /tmp of its own.
     root = f"/proc/{one.pid}/root"
-    path = f"{root}{path}{one.rank}"
-    before = _look(path)
-    _write(f"{root}{pipe}{one.rank}.pipe")
-    last: Optional[Tuple[int, ...]] = None
+    before = last = _read(f"{root}{path}{one.rank}")
+    try:
+        descriptor = _open(f"{root}{pipe}{one.rank}.pipe", os.O_WRONLY, stat.S_IFIFO)
+        os.write(descriptor, b"1")
+        os.close(descriptor)
+    except OSError as error:
+        raise _NoRecordError(
+            f"its pipe, which NCCL makes at its start, takes nothing: {error.strerror}"
+        ) from None
     while time.monotonic() < ends_at:
         time.sleep(_LOOK_S)
-        now = _look(path)
-        if now is not None and now != before and now == last:
-            # PyTorch writes the file in parts; a dump that can't be read to its end may still grow.
-            data = _read(path)
-            if data.endswith(pickle.STOP):
-                if path.startswith(f"{root}{FLIGHT_PREFIX}"):
-                    os.unlink(path)  # noqa: PTH108
-                return _unpickle(data)
+        now = _read(f"{root}{path}{one.rank}")
+        # PyTorch writes the file in parts.
+        if now != before and now == last and now[1].endswith(pickle.STOP):
+            if path.startswith(FLIGHT_PREFIX):
+                os.unlink(f"{root}{path}{one.rank}")  # noqa: PTH108
+            return now[0] / 1e9, [_Plain(io.BytesIO(now[1])).load()]
         last = now
     raise _NoRecordError(
-        "it wrote no dump in time; a thread of its Python may hold the lock that the dump needs"
+        "it wrote no dump in time; a thread of it may hold Python's lock, which the dump needs"
     )
 
 
-def _write(path: str) -> None:
-    """Write a byte to a rank's pipe. Raises _NoRecordError."""
-    try:
-        pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    except OSError as error:
-        raise _NoRecordError(
-            f"its pipe can't be opened ({error.strerror}); NCCL makes it at its start"
-        ) from None
-    try:
-        status = os.fstat(pipe)
-        if not stat.S_ISFIFO(status.st_mode) or status.st_uid != os.geteuid():
-            raise _NoRecordError("its pipe isn't a pipe of yours")
-        os.write(pipe, b"1")
-    except OSError as error:
-        raise _NoRecordError(f"its pipe takes nothing: {error.strerror}") from None
-    finally:
-        os.close(pipe)
+def _open(path: str, flags: int, kind: int) -> int:
+    """Open a file of this user and kind. Raises OSError and _NoRecordError."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
+    status = os.fstat(descriptor)
+    if stat.S_IFMT(status.st_mode) != kind or status.st_uid != os.geteuid():
+        os.close(descriptor)
+        raise _NoRecordError(f"{os.path.basename(path)} isn't a file of yours, or not of the right kind")  # noqa: PTH119
+    return descriptor
 
 
-def _look(path: str) -> Optional[Tuple[int, ...]]:
-    """Return what changes when a dump is written, None if there is no file. Raises _NoRecordError."""
+def _read(path: str) -> Tuple[int, bytes]:
+    """Return when a dump was written, and its data; none if there is no file. Raises _NoRecordError."""
     try:
-        status = os.lstat(path)
-    except OSError:
-        return None
-    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-        raise _NoRecordError("its dump isn't a file of yours")
-    if status.st_size > _MOST:
-        raise _NoRecordError(f"its dump has more than {_MOST // _MIB} MiB")
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _read(path: str) -> bytes:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:  # noqa: PTH123
-            return file.read(_MOST)
+        with open(_open(path, os.O_RDONLY, stat.S_IFREG), "rb") as file:
+            data = file.read(_MOST + 1)
+            written = os.fstat(file.fileno()).st_mtime_ns
+    except FileNotFoundError:
+        return 0, b""
     except OSError as error:
         raise _NoRecordError(f"its dump can't be read: {error.strerror}") from None
-
-
-def _unpickle(data: bytes) -> Any:
-    try:
-        return _Plain(io.BytesIO(data)).load()
-    except (EOFError, ImportError, pickle.UnpicklingError):
-        raise _NoRecordError("its dump can't be understood") from None
+    if len(data) > _MOST:
+        raise _NoRecordError(f"its dump has more than {_MOST // _MIB} MiB")
+    return written, data
 
 
 def summarise(record: Any) -> List[Dict[str, Any]]:
@@ -179,14 +163,9 @@ def summarise(record: Any) -> List[Dict[str, Any]]:
             "name": "",
             "members": [],
             "newest": 0.0,
-            **{
-                kind: int(status[f"last_{word}_collective"])
-                for kind, word in (
-                    ("scheduled", "enqueued"),
-                    ("started", "started"),
-                    ("completed", "completed"),
-                )
-            },
+            "scheduled": max(0, int(status["last_enqueued_collective"])),
+            "started": max(0, int(status["last_started_collective"])),
+            "completed": max(0, int(status["last_completed_collective"])),
         }
     for entry in record.get("entries", ()):
         group = groups.get(entry["pg_id"])
