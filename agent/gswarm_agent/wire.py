@@ -32,6 +32,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterator, List, Optional, Tuple, Type, TypeAlias, Union
 
+    LongBytes: TypeAlias = bytes
+    """Bytes that only a message's own limit bounds: py-spy fits into one."""
+
 WIRE_VERSION = zlib.crc32(repr((11, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, LISTING_COLUMNS)).encode())
 """Number of this form of messages, with the catalogue's columns. Increase the 11 with each other change."""
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
@@ -196,7 +199,7 @@ class Ask:
     step: str
     seconds: int
     most: int
-    request: bytes
+    request: LongBytes
 
 
 @dataclass(frozen=True)

@@ -116,8 +116,8 @@ def _tuple(check: Callable[..., _T], longest: int, value: Any, what: str) -> Tup
     return tuple(check(one, what) for one in read_array(value, what, longest))
 
 
-def _data(value: Any, what: str) -> bytes:
-    if type(value) is not bytes or len(value) > TRACE_PART:
+def _data(most: int, value: Any, what: str) -> bytes:
+    if type(value) is not bytes or len(value) > most:
         raise malformed(what)
     return value
 
@@ -149,7 +149,8 @@ _FIELD_CHECKS: Dict[str, Callable[[Any, str], Any]] = {
     "Tuple[Tuple[str, int], ...]": _resume,
     "Tuple[str, ...]": partial(_tuple, read_text, MAX_GROUPS),
     "Tuple[int, ...]": partial(_tuple, read_integer, MAX_PROCESSES),
-    "bytes": _data,
+    "bytes": partial(_data, TRACE_PART),
+    "LongBytes": partial(_data, MAX_INTEGER),
 }
 
 

@@ -113,6 +113,7 @@ class Asking:
                     "state": self._states.get(name, SKIPPED),
                     "saw": self._verdicts[name].sentence if name in self._verdicts else "",
                     "lines": list(self._verdicts[name].lines) if name in self._verdicts else [],
+                    "table": list(self._verdicts[name].table) if name in self._verdicts else [],
                 }
                 for name, step in self._steps.items()
             ],

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from gswarm_agent.asking.steps import FLIGHT_RECORDER, RAS
-from gswarm_tui.asking import flight_recorder, processes, ras, trace
+from gswarm_agent.asking.steps import FLIGHT_RECORDER, RAS, STACKS
+from gswarm_tui.asking import flight_recorder, processes, py_spy, ras, trace
 from gswarm_tui.asking.asking import MIB, Asking, Step
 from gswarm_tui.asking.verdict import RankProcess, Verdict
 from gswarm_tui.link.tracing import TraceChoice, TraceError, Tracing
@@ -22,8 +23,8 @@ Query = Callable[..., list[tuple[Any, ...]]]
 """Runs SQL on the recording, and returns its rows."""
 
 
-def build_steps(tracing: Tracing, query: Query) -> tuple[Step, ...]:
-    """Return the ladder."""
+def build_steps(tracing: Tracing, query: Query, py_spy_path: str = "") -> tuple[Step, ...]:
+    """Return the ladder; ``py_spy_path`` is where the nodes have py-spy, empty for the recorder's own."""
 
     async def look_at_processes(_asking: Asking, ranks: Sequence[RankProcess]) -> Verdict:
         return processes.judge(ranks)
@@ -87,6 +88,12 @@ def build_steps(tracing: Tracing, query: Query) -> tuple[Step, ...]:
             "Flight Recorder",
             "each rank answers by its worker server, or writes its last collectives to a file",
             ask_flight_recorder,
+        ),
+        Step(
+            STACKS,
+            "stacks",
+            "py-spy stops each rank for some milliseconds, six times within a second",
+            partial(py_spy.ask_stacks, configured=py_spy_path),
         ),
         Step(
             TRACE,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gswarm_agent.frame import gpu_label
 from gswarm_tui.common.quantities import first_of
@@ -50,7 +52,8 @@ class Verdict:
 
     ``step`` is its name and ``sentence`` a clause on what it saw. ``decided`` ends the ladder; ``behind`` are
     the ranks at fault, empty if all of them moved. ``since`` is the time from which they are behind, Unix
-    seconds, None if unknown. ``lines`` are further lines for people.
+    seconds, None if unknown. ``lines`` are further lines for people, and
+    ``table`` has their values for programs.
     """
 
     step: str
@@ -60,6 +63,7 @@ class Verdict:
     evidence: tuple[Evidence, ...] = ()
     lines: tuple[str, ...] = ()
     since: float | None = None
+    table: tuple[Mapping[str, Any], ...] = ()
 
 
 def names(ranks: tuple[RankProcess, ...]) -> str:

@@ -46,6 +46,7 @@ SETTINGS: dict[str, tuple[str, Callable[[Any], Any], Any]] = {
     "jump": ("jump", values.word, None),
     "setup": ("setup", values.text, None),
     "agent_python": ("agent_python", values.word, None),
+    "py_spy": ("py_spy", values.word, None),
     "linger": ("linger_s", values.linger_s, None),
     "unattended": ("unattended_s", values.unattended_s, UNATTENDED_S),
     "spool_mib": ("spool_mib", values.spool_mib, None),
@@ -118,6 +119,7 @@ class Options(NamedTuple):
     allocation: tuple[tuple[str, str], ...] = ()
     on_finding: str | None = None
     finding_webhook: str | None = None
+    py_spy: str | None = None
 
 
 _observers: list[Callable[[argparse.ArgumentParser], None]] = []

@@ -35,6 +35,7 @@ COMMANDS = (
     Command("interval", "show or change the sampling interval of a running gswarm-tui"),
     Command("metrics", "show or switch the metric groups of a running gswarm-tui"),
     Command("who", "ask the job which rank is behind, and why"),
+    Command("stacks", "print the stacks of all ranks, the odd ones first"),
     Command("trace", "trace the job's PyTorch processes and fetch the files"),
     Command("recording", "end the recording of a running gswarm-tui"),
     Command("sql", "query a recording in SQL, also while it is written"),

@@ -190,9 +190,12 @@ def watch_findings(hub: Hub, recorder: FileWriter | None) -> Iterator[int]:
 
 
 def build_asking(
-    hub: Hub, recorder: FileWriter | None, numbers: Iterator[int], uid: str, job_id: str
+    hub: Hub, recorder: FileWriter | None, numbers: Iterator[int], uid: str, job_id: str, *, py_spy: str
 ) -> Asking | None:
-    """Build what asks the job, None for simulated nodes or without a recording."""
+    """Build what asks the job, None for simulated nodes or without a recording.
+
+    ``py_spy`` is its path on the nodes, empty for the recorder's own.
+    """
     if recorder is None or hub.tracing is None:
         return None
     from gswarm_agent.trace import socket_folder
@@ -205,7 +208,7 @@ def build_asking(
 
     # Processes that record started know the recording's folder.
     job = {"KINETO_IPC_SOCKET_DIR": socket_folder(uid), "SLURM_JOB_ID": job_id}
-    return Asking(hub, build_steps(hub.tracing, query), numbers, job)
+    return Asking(hub, build_steps(hub.tracing, query, py_spy), numbers, job)
 
 
 def announce_findings(

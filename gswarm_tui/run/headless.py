@@ -169,7 +169,9 @@ class Headless:
         launcher = build.build_launcher(options, plan, "" if recorder is None else self.uid)
         build.add_links(hub, launcher, options, recorder)
         self._refuse_counters()
-        asking = build.build_asking(hub, recorder, numbers, self.uid, plan.job_id)
+        asking = build.build_asking(
+            hub, recorder, numbers, self.uid, plan.job_id, py_spy=options.py_spy or ""
+        )
         self._control = ControlServer(
             hub,
             recorder,

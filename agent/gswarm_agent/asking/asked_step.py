@@ -8,6 +8,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from typing import cast
@@ -42,17 +43,19 @@ class AskedStep:
         # Without these flags, modules of the agent would hide those of Python with the same name.
         flags = ["-IS"] if sys.flags.no_site else ["-P"] * (sys.version_info >= (3, 11))
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, *flags, program, "ask", "--step", ask.step],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
-            )
+            # The agent would wait for the process to read from a pipe.
+            with tempfile.TemporaryFile() as requests:
+                requests.write(ask.request)
+                requests.seek(0)
+                self._process = subprocess.Popen(
+                    [sys.executable, *flags, program, "ask", "--step", ask.step],
+                    stdin=requests,
+                    stdout=subprocess.PIPE,
+                    start_new_session=True,
+                )
         except OSError as error:
             self._finish(f"its agent can't start a process: {error.strerror}")
             return
-        with suppress(BrokenPipeError), cast("IO[bytes]", self._process.stdin) as requests:
-            requests.write(ask.request)
         self._pipe = cast("IO[bytes]", self._process.stdout)
         self._answers = self._pipe.fileno()
         os.set_blocking(self._answers, False)

@@ -1,0 +1,83 @@
+"""Stacks of real Python processes by the real py-spy, lent as to a node."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gswarm_agent.asking import stacks as agent
+from gswarm_agent.asking import tool
+from gswarm_agent.wire import MAX_MESSAGE
+from gswarm_tui.asking import py_spy, stacks
+from gswarm_tui.asking.verdict import RankProcess
+
+RANK = """
+import sys
+def all_reduce():
+    print("ready", flush=True) or sys.stdin.readline()
+def load():
+    print("ready", flush=True) or sys.stdin.readline()
+def train(rank):
+    load() if rank == 1 else all_reduce()
+train(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Iterator[list[RankProcess]]:
+    """Return three ranks, of which rank 1 loads data while the others wait for it."""
+    program = tmp_path / "rank.py"
+    program.write_text(RANK)
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(program), str(rank)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    try:
+        for process in started:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        yield [RankProcess("gpu01", process.pid, rank) for rank, process in enumerate(started)]
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+def test_py_spy_is_lent_once_and_the_loading_rank_is_named(
+    ranks: list[RankProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "folder", lambda: str(tmp_path / "cache"))
+    request = {"pids": [one.pid for one in ranks], "seconds": 30, "again_s": 0.3, **py_spy.request("")}
+    assert agent.ask(request) == {"need": request["digest"]}
+    assert tool.ask(py_spy.loan()) == {}
+    answer = agent.ask(request)
+    verdict = stacks.judge({"gpu01": answer}, ranks)
+    assert [one.rank for one in verdict.behind] == [1]
+    assert verdict.sentence == ("it is in load (rank.py:6), the other 2 in all_reduce (rank.py:4)"), answer
+
+
+def test_the_loan_fits_into_one_message() -> None:
+    assert len(json.dumps(py_spy.loan())) < MAX_MESSAGE - 1024
+
+
+def test_processes_without_python_or_gone_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "folder", lambda: str(tmp_path / "cache"))
+    assert tool.ask(py_spy.loan()) == {}
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
+        answer = agent.ask({"pids": [other.pid, 2**22 + 1], "seconds": 30, **py_spy.request("")})
+        assert list(answer["stacks"].values()) == [
+            {"why": "it isn't a Python process"},
+            {"why": "it has ended"},
+        ]
