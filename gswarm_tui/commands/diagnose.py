@@ -89,7 +89,8 @@ def _print_text(found: Diagnosis, period: Period, source: QuerySource, *, everyt
     job = f" · job {period.job}" if period.job else ""
     print(printable(f"{period.name} · {source.path}"))
     print(printable(f"{began} to {until} · {duration(period.seconds)}{job}"), end="\n\n")
-    print_labelled([("GPU time", notes.ledger_text(found.ledger))], sys.stdout)
+    paced = [("steps", found.pace)] if found.pace else []
+    print_labelled([("GPU time", notes.ledger_text(found.ledger)), *paced], sys.stdout)
     named = [one for one in found.findings if one.kind != CANNOT_TELL]
     unnamed = [one for one in found.findings if one.kind == CANNOT_TELL]
     shown = named if everything else [one for one in named if not one.dismissed][:SHOWN]

@@ -127,4 +127,4 @@ def _note(source: QuerySource, summary: Summary, environ: Mapping[str, str]) -> 
         return [("findings", f"{command} looks for them in all samples")]
     with Progress(f"diagnosing {printable(period.name)}") as progress:
         found = diagnose(source, period.recording_id, *period.bounds, environ, progress=progress.report)
-    return closing_note(found.findings, found.ledger, command)
+    return closing_note(found.findings, found.ledger, command, found.pace)

@@ -27,8 +27,8 @@ def head_status(run: Run, path: Path | None, uid: str, label: str) -> dict[str, 
 
     ``label`` names the nodes' job, such as "job 4711". ``states`` counts the nodes by state, ``rows``
     the committed rows, ``waiting`` the events that aren't committed; ``lag_ms`` is the worst lateness of a
-    sample. ``error`` is None while everything is recorded. ``finding`` is the first of the ``findings`` that
-    hold.
+    sample, ``step_s`` the step time that the traffic shows. ``error`` is None while everything is recorded.
+    ``finding`` is the first of the ``findings`` that hold.
     """
     now, recorder = run.now(), run.recorder
     found = holding(run.fleet.findings.values())
@@ -57,6 +57,7 @@ def head_status(run: Run, path: Path | None, uid: str, label: str) -> dict[str, 
         "lag_ms": rounded(sums.lag_ms),
         "error": None if recorder is None else recorder.error or None,
         "sessions": [session_row(session, now) for session in run.fleet.sessions.running],
+        "step_s": None if run.fleet.examined is None else rounded(run.fleet.examined.step_s),
         "findings": len(found),
         "finding": {name: getattr(found[0], name) for name in _OF_FINDING} if found else None,
     }

@@ -101,5 +101,6 @@ def _check_examined(event: FleetExamined) -> None:
     numbers, causes = event.ledger.values(), event.causes.values()
     types = [{*map(type, values)} for values in (texts, causes, numbers)]
     known = types[0] <= {str} and types[1] <= {bytes} and types[2] <= {int, float}
-    if not known or not all(map(math.isfinite, numbers)):
+    steps = [of for of in (event.step_s, event.step_before_s) if of is not None]
+    if not known or not all(map(math.isfinite, numbers)) or not all(0 < of < math.inf for of in steps):
         raise TypeError("no result of the rules")

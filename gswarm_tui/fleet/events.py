@@ -208,13 +208,16 @@ class FleetExamined:
 
     ``ledger`` has the job's GPU-seconds so far by cause. ``causes`` are each node's GPUs now, a byte each:
     the position in ``insight.ledger.CAUSES``, 255 for none. ``not_measured`` maps signals to the nodes
-    without them.
+    without them. ``step_s`` is the step time in seconds that the traffic shows, None without any, and
+    ``step_before_s`` that of ten minutes before.
     """
 
     at: float
     ledger: dict[str, float]
     causes: dict[str, bytes]
     not_measured: dict[str, list[str]]
+    step_s: float | None = None
+    step_before_s: float | None = None
 
 
 def json_object(text: object) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import Standing
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.insight.catalogue import RULES
+from gswarm_tui.insight.pace import NODES_READ, TREND_S, Pace, Track
 from gswarm_tui.insight.rule import Rule
 from gswarm_tui.insight.signals import GPU_SIGNALS, HOST_SIGNALS, NEWEST, Signal
 from gswarm_tui.insight.watch import Watch
@@ -81,6 +82,7 @@ class LiveWatch:
         self._listings: dict[str, object] = {}
         self._missing: dict[str, list[str]] = {}
         self._failed = False
+        self._pace = Pace(scale)
         self._lay_out()
 
     def submit(self, events: Sequence[Event]) -> None:
@@ -177,11 +179,24 @@ class LiveWatch:
             gpus, hosts = ((sums / counts).astype(np.float32) for sums, counts in self._step)
         self.window.push(now, gpus, hosts, self._newest)
         self._clear()
+        self._pace.look(self._traffic, now, self._fleet.interval_s)
         for finding in self.watch.look(self.window):
-            self._publish(FindingChanged(now, replace(finding, dismissed=self._is_dismissed(finding))))
+            paced = self._pace.with_effect(finding, finding.until or now)
+            self._publish(FindingChanged(now, replace(paced, dismissed=self._is_dismissed(finding))))
         if self.window.steps % COVERAGE_STEPS == 1:
             self._missing = self.watch.not_measured(self.window)
-        self._publish(FleetExamined(now, self.watch.ledger.totals(), self._causes(), self._missing))
+        steps = self._pace.before(now), self._pace.before(now - TREND_S * self.window.scale)
+        self._publish(FleetExamined(now, self.watch.ledger.totals(), self._causes(), self._missing, *steps))
+
+    def _traffic(self, metric: str, start: float, end: float) -> Iterator[Track]:
+        """Return a metric's newest values, up to a time, of a few nodes with GPUs of the job."""
+        of_host = metric in _PLACES[1]
+        chosen = [(node, rows) for node, _, rows in self._places if len(rows)]
+        for node, rows in chosen[:: max(1, -(-len(chosen) // NODES_READ))]:
+            history = node.host_history if of_host else node.gpu_history
+            if history is not None:
+                times, values = history.series(_PLACES[of_host][metric], since=start)
+                yield times, values[:, 0 if of_host else rows].reshape(len(times), -1).mean(axis=1)
 
     def _is_dismissed(self, finding: Finding) -> bool:
         """Return whether the user dismissed this finding, or the last one of its kind and place."""

@@ -95,13 +95,13 @@ def unmeasured_text(
 
 
 def closing_note(
-    findings: Sequence[Finding], ledger: Mapping[str, float], command: str
+    findings: Sequence[Finding], ledger: Mapping[str, float], command: str, pace: str = ""
 ) -> list[tuple[str, str]]:
     """Return labelled lines on where GPU time went, the first finding, and one thing to change.
 
-    ``findings`` are in order; ``command`` is what prints the others.
+    ``findings`` are in order; ``command`` is what prints the others, ``pace`` the text of the step time.
     """
-    lines = [("GPU time", ledger_text(ledger))]
+    lines = [("GPU time", ledger_text(ledger)), *([("steps", pace)] if pace else [])]
     shown = [one for one in findings if not one.dismissed and one.kind not in CONTEXT]
     if not shown:
         return [*lines, ("findings", "none in what the rules watched")]

@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_agent.frame import ProcessSample
-from gswarm_agent.metrics import LISTINGS, MOUNTS, PORTS, PROCESS_COLUMNS, PROCESSES, ROW_NAMES
+from gswarm_agent.metrics import HOST_BY_NAME, LISTINGS, MOUNTS, PORTS, PROCESS_COLUMNS, PROCESSES, ROW_NAMES
 from gswarm_tui.fleet.events import METRICS_CHANGED, new_groups
-from gswarm_tui.fleet.findings import Finding, in_order
+from gswarm_tui.fleet.findings import WASTE, Finding, in_order
 from gswarm_tui.insight.catalogue import RULES
+from gswarm_tui.insight.pace import NODES_READ, TREND_S, Pace, Track, pace_text
 from gswarm_tui.insight.signals import GPU_SIGNALS, HOST_SIGNALS, NEWEST, Signal
 from gswarm_tui.insight.watch import Watch, time_scale
 from gswarm_tui.insight.window import STEP_S, NodeInfo, Window
@@ -33,6 +34,8 @@ LONG_S = 6 * 3600.0
 """Longer recordings are read in steps of twice the length, so that half a day takes less than 20 s."""
 CHUNK_STEPS, CHUNK_CELLS = 360, 100_000
 """Steps that are read at once, at most: half an hour at 5 s, in large fleets fewer."""
+PACED = 8
+"""Findings for which the step times before and after are read, the most important ones."""
 HELD_INTERVALS = 1.5
 """A sample counts until the next one is this late, so that steps between two slow samples aren't empty."""
 
@@ -48,6 +51,7 @@ class Diagnosis:
 
     ``ledger`` has GPU-seconds by cause. ``not_measured`` maps signals to the nodes without them. Times are
     Unix seconds; ``looked_at`` is that of the last step. ``nodes`` and ``gpus`` are how many it looked at.
+    ``pace`` is the text of the step time, empty where the traffic shows none.
     """
 
     findings: list[Finding]
@@ -56,6 +60,7 @@ class Diagnosis:
     looked_at: float
     nodes: int = 0
     gpus: int = 0
+    pace: str = ""
 
 
 def diagnose(
@@ -99,7 +104,35 @@ def diagnose(
     ]
     missing = watch.not_measured(window) | {name: list(window.nodes) for name in failed}
     looked_at = min(end, window.now)
-    return Diagnosis(in_order(found), ledger, missing, looked_at, len(window.infos), len(window.gpus))
+    pace = _pace(reader, max(start, reader.start), looked_at, found)
+    text = pace_text(pace.before(looked_at, TREND_S), pace.before(start + TREND_S, TREND_S), "at the start")
+    found = [pace.with_effect(one, one.until or looked_at) for one in found]
+    return Diagnosis(in_order(found), ledger, missing, looked_at, len(window.infos), len(window.gpus), text)
+
+
+def _pace(reader: RecordingReader, start: float, end: float, findings: Iterable[Finding]) -> Pace:
+    """Return the step times at the start, at the end, and before and after findings that cost time."""
+    interval_s = min(interval_ms for _, interval_ms in reader.intervals(micros(end))) / 1000
+    with_gpus = [one.node_id for one in reader.machines.values() if one.gpu_ids]
+    nodes = with_gpus[:: max(1, -(-len(with_gpus) // NODES_READ))]
+
+    def read(metric: str, begin: float, until: float) -> list[Track]:
+        table = "host_samples" if metric in HOST_BY_NAME else "gpu_samples JOIN gpus USING (gpu_id)"
+        found = reader.source.arrays(
+            f"SELECT epoch_us(ts) AS us, node_id AS id, avg({metric})::DOUBLE AS rate FROM {table} "  # noqa: S608 (own names)
+            "WHERE ts > make_timestamp($1) AND ts <= make_timestamp($2) AND list_contains($3, node_id) "
+            f"AND {metric} IS NOT NULL GROUP BY ALL ORDER BY us",
+            *(micros(max(begin, reader.start - 1)), micros(until), nodes),
+        )
+        return [(found["us"][of] / 1e6, found["rate"][of]) for of in (found["id"] == node for node in nodes)]
+
+    pace = Pace()
+    slow = in_order(one for one in findings if one.severity == WASTE)[:PACED]
+    times = {start + TREND_S, start + TREND_S / 2, end - TREND_S / 2, end}
+    times |= {at for one in slow for at in (one.since, one.until or end)}
+    for at in sorted(at for at in times if start < at <= end):
+        pace.look(read, at, interval_s)
+    return pace
 
 
 def windows(reader: RecordingReader, start: float, end: float, scale: float, pp: int) -> Iterator[Window]:

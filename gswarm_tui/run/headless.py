@@ -355,12 +355,15 @@ class Headless:
         """Note for the parent process what the rules found, and return it as labels and texts."""
         from gswarm_tui.fleet.findings import in_order
         from gswarm_tui.insight.notes import closing_note
+        from gswarm_tui.insight.pace import pace_text
 
         fleet = self._hub.fleet
         if fleet.examined is None:
             return []
         command = f"gswarm-tui diagnose --db={shlex.quote(str(path))}"
-        note = closing_note(in_order(fleet.findings.values()), fleet.examined.ledger, command)
+        found, examined = in_order(fleet.findings.values()), fleet.examined
+        pace = pace_text(examined.step_s, examined.step_before_s)
+        note = closing_note(found, examined.ledger, command, pace)
         written = json.dumps([[printable(part) for part in line] for line in note]).encode()
         if len(written) <= NOTE_BYTES:
             self._note[:] = written.ljust(NOTE_BYTES, b"\0")

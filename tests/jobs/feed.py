@@ -115,10 +115,11 @@ def record_job(path: Path, job: Job) -> None:
     """Record a job as agents would send it: processes every 5 s, ports and mounts every 10 s."""
     introduced = [NodeIntroduced(name, T0, hello) for name, hello in job.hellos().items()]
     info = replace(INFO, interval_ms=round(1000 * job.tick_s), user_name=USER)
-    record(path, [*introduced, *_frames(job)], info, T0 + job.seconds)
+    record(path, [*introduced, *frames(job)], info, T0 + job.seconds)
 
 
-def _frames(job: Job) -> Iterator[FrameArrived | EventLogged]:
+def frames(job: Job) -> Iterator[FrameArrived | EventLogged]:
+    """Return what the agents of a job send, and what is logged of it."""
     for seq, tick in enumerate(ticks(job), 1):
         yield from _logged(tick)
         gpus, hosts = _rows(GPU_COLUMNS, tick.gpus), _rows(HOST_COLUMNS, tick.hosts)

@@ -57,8 +57,11 @@ def header_line(job: str, fleet: Fleet, simulated: bool, state: list[Span], cell
     return spread(left, [*state, Span(" ")], cells) if fits else [*left[:2], *state]
 
 
-def totals_line(sums: Totals, interval_s: float, cells: int) -> Line:
-    """Return the fleet's totals, the most important first; the last are left out where they don't fit."""
+def totals_line(sums: Totals, interval_s: float, cells: int, pace: str = "") -> Line:
+    """Return the fleet's totals, the most important first; the last are left out where they don't fit.
+
+    ``pace`` is the text of the step time, if it is known.
+    """
     all_up = sums.nodes_up == sums.nodes
     lowest = f"{sums.lowest_util[0]}:{sums.lowest_util[1]}" if sums.lowest_util and sums.gpus > 1 else ""
     late = sums.lag_ms >= 100 * interval_s
@@ -69,6 +72,7 @@ def totals_line(sums: Totals, interval_s: float, cells: int) -> Line:
         [Span(quantities.watts(sums.power_w), "title")],
         [Span(quantities.energy(sums.energy_j), "title")],
         [Span("mem "), Span(quantities.used_of(sums.memory_used_mib, sums.memory_total_mib), "title")],
+        [Span(pace, "title")] if pace else [],
         [Span("lowest util "), Span(clean(lowest), "title")] if lowest else [],
         [Span(f"every {interval_s:g} s")],
         [Span("lag "), Span(f"{sums.lag_ms:.0f} ms", "warning" if late else "title")],

@@ -16,6 +16,7 @@ from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.order import Order, sort_nodes
 from gswarm_tui.fleet.problems import FleetProblem, problems
 from gswarm_tui.fleet.totals import totals
+from gswarm_tui.insight.pace import pace_text
 from gswarm_tui.tui.actions import FLEET
 from gswarm_tui.tui.drawing.bands import BandPlot, metrics_beside, minutes, plan_minutes
 from gswarm_tui.tui.drawing.findings import first_line
@@ -189,7 +190,9 @@ class FleetScreen(ViewerScreen):
         if loading := self.viewer.loading:
             line: Line = [Span(f" {loading}  "), Span("esc", "key"), Span(" quits", "dim")]
         else:
-            line = totals_line(sums, fleet.interval_s, width)
+            seen = fleet.examined
+            pace = "" if seen is None else pace_text(seen.step_s, seen.step_before_s)
+            line = totals_line(sums, fleet.interval_s, width, pace)
         self.query_one("#totals", Bar).show(line)
         bar = self.query_one("#finding", Bar)
         if bar.display != bool(self._found):
