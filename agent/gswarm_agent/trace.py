@@ -75,18 +75,16 @@ def remove_places(recording: str) -> None:
         os.rmdir(name, dir_fd=above)
         folder.close()
     for path in glob.glob(f"{FLIGHT_PREFIX}*.pipe"):  # noqa: PTH207
-        with suppress(OSError):
-            _remove_pipe(path)
+        _remove_pipe(path)
 
 
 def _remove_pipe(path: str) -> None:
     """Remove a pipe of this user that no process reads; PyTorch opens a new one at once."""
-    status = os.lstat(path)
-    is_old = time.time() - status.st_mtime > _PIPE_STARTS_S
-    if not (stat.S_ISFIFO(status.st_mode) and status.st_uid == os.geteuid() and is_old):
-        return
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW))
+        status = os.lstat(path)
+        is_old = time.time() - status.st_mtime > _PIPE_STARTS_S
+        if stat.S_ISFIFO(status.st_mode) and status.st_uid == os.geteuid() and is_old:
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW))
     except OSError as error:
         if error.errno == errno.ENXIO:
             os.unlink(path)  # noqa: PTH108

@@ -27,11 +27,14 @@ _MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 
 @dataclass(frozen=True)
 class _Call:
-    """A collective, or a send or receive, with its sizes; ``since`` is when it was scheduled."""
+    """A collective, or a send or receive, with its sizes as text; ``since`` is when it was scheduled."""
 
-    name: str
-    sizes: str
+    text: str
     since: float
+
+    @property
+    def name(self) -> str:
+        return self.text.partition(" [")[0]
 
 
 @dataclass(frozen=True)
@@ -73,11 +76,10 @@ class _Wait:
         return self.now - self.call.since
 
     def __str__(self) -> str:
-        call = f"{self.call.name} {self.call.sizes}".strip()
         when = f"{datetime.fromtimestamp(self.call.since).astimezone():%H:%M:%S}"
         wait = "waits" if len(self.waiting) == 1 else "wait"
         who = f"{_ranks(self.waiting)} {wait} in it" if self.waiting else "open"
-        return f"{call}, {self.title}, scheduled at {when}; {who} for {held(self.seconds)}"
+        return f"{self.call.text}, {self.title}, scheduled at {when}; {who} for {held(self.seconds)}"
 
 
 def judge(answers: Mapping[str, Mapping[str, Any]], ranks: Sequence[RankProcess]) -> Verdict:
@@ -132,7 +134,7 @@ def _find_waits(group: _Group, known: AbstractSet[int], read: AbstractSet[int]) 
         evidence = (Evidence("collectives_completed", float(lowest), float(highest)),)
         yield _Wait(oldest.pending, oldest.now, title, waiting, awaited, lack, evidence)
     for rank, place in places.items():
-        if place.transfer is not None and (peer := _PEER.search(place.transfer.name)):
+        if place.transfer is not None and (peer := _PEER.search(place.transfer.text)):
             at = int(peer[1])
             awaited = {group.members[at] if at < len(group.members) else at} - {rank}
             yield _Wait(place.transfer, place.now, f"group {group.title}", {rank}, awaited, "hasn't joined")
@@ -189,7 +191,7 @@ def _add(groups: dict[tuple[Any, ...], _Group], rank: int, reading: Mapping[str,
         newest = _time(plain["newest"])
         scheduled, started, completed = (_number(plain[key]) for key in ("scheduled", "started", "completed"))
         # PyTorch keeps the last 2,000 calls, so an old one may be lost.
-        pending = _call(plain["pending"]) if "pending" in plain else _Call("a call", "", newest)
+        pending = _call(plain["pending"]) if "pending" in plain else _Call("a call", newest)
         transfer = _call(plain["transfer"]) if "transfer" in plain else None
         group = groups.setdefault(
             (name, description, backend, members),
@@ -202,7 +204,7 @@ def _add(groups: dict[tuple[Any, ...], _Group], rank: int, reading: Mapping[str,
 
 def _call(plain: Mapping[str, Any]) -> _Call:
     sizes = ", ".join(str(list(map(_number, each))) for each in plain["sizes"])
-    return _Call(_text(plain["name"]), _text(f"{sizes} {plain['dtype']}".strip()), _time(plain["since"]))
+    return _Call(_text(f"{plain['name']} {sizes} {plain['dtype']}").strip(), _time(plain["since"]))
 
 
 def _number(value: Any) -> int:

@@ -118,6 +118,10 @@ def test_ranks_that_call_collectives_have_moved(start: Start, tmp_path: Path) ->
         (worker_server.HUGE, "its worker server's answer has more than 64 MiB"),
         ("no JSON \x1b[31m", "what its Flight Recorder has can't be understood"),
         ("[" * 100_000, "what its Flight Recorder has can't be understood"),
+        (
+            json.loads((DATA / "barrier-3.json").read_text()) | {"pg_config": {"0": {"ranks": "[[1]]"}}},
+            "what its Flight Recorder has can't be understood",
+        ),
         ({"pg_status": {"0": []}}, "what its Flight Recorder has can't be understood"),
         ({"pg_status": {}, "entries": []}, "its Flight Recorder has no collective yet"),
         (None, "its worker server doesn't know fr_trace_json"),

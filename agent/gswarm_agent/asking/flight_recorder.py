@@ -14,7 +14,7 @@ import stat
 import time
 
 from gswarm_agent.asking import ranks, worker_server
-from gswarm_agent.asking.worker_server import WorkerServerError
+from gswarm_agent.asking.worker_server import NoAnswerError
 from gswarm_agent.trace import FLIGHT_PREFIX
 
 TYPE_CHECKING = False
@@ -33,7 +33,7 @@ _HANDLERS = "dump_nccl_trace_json", "fr_trace_json"
 _WORKERS = 8
 _MIB = 1 << 20
 _MOST = 64 * _MIB
-_MOST_GROUPS, _MOST_DIMENSIONS, _MOST_TEXT = 64, 8, 100
+_MOST_GROUPS, _MOST_SIZES, _MOST_TEXT = 64, 8, 100
 _LEFT_S, _LOOK_S = 0.5, 0.05
 _MALFORMED = (
     *(ArithmeticError, AttributeError, EOFError, ImportError, LookupError, pickle.UnpicklingError),
@@ -41,15 +41,11 @@ _MALFORMED = (
 )
 
 
-class _NoRecordError(Exception):
-    """Raised if a rank's record can't be read; the message is a clause."""
-
-
 class _Plain(pickle.Unpickler):
     """Unpickler of numbers, text, lists and dictionaries: nothing that a dump names is imported or called."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise _NoRecordError(f"its dump isn't plain data: it names {module[:40]}.{name[:40]}")
+        raise NoAnswerError(f"its dump isn't plain data: it names {module[:40]}.{name[:40]}")
 
 
 def ask(request: Dict[str, Any]) -> Dict[str, Any]:
@@ -72,7 +68,7 @@ def _ask_rank(one: LocalRank, ends_at: float) -> Dict[str, Any]:
     try:
         now, records = _records(one, ends_at)
         groups = [group for record in records for group in summarise(record)]
-    except (_NoRecordError, WorkerServerError) as error:
+    except NoAnswerError as error:
         return {"pid": one.pid, "why": str(error)}
     except _MALFORMED:
         return {"pid": one.pid, "why": "what its Flight Recorder has can't be understood"}
@@ -88,11 +84,11 @@ def _records(one: LocalRank, ends_at: float) -> Tuple[float, List[Any]]:
     if port is None:
         return _dump(one, ends_at)
     now, records = time.time(), []
-    failure = WorkerServerError()
+    failure = NoAnswerError()
     for name in _HANDLERS:
         try:
             records.append(json.loads(worker_server.post(port, name, ends_at - time.monotonic(), _MOST)))
-        except WorkerServerError as error:  # PyTorch without NCCL has no handler for it
+        except NoAnswerError as error:  # PyTorch without NCCL has no handler for it
             failure = error
     if not records:
         raise failure
@@ -104,7 +100,7 @@ def _dump(one: LocalRank, ends_at: float) -> Tuple[float, List[Any]]:
     pipe = one.environ.get(PIPE, "")
     path = next((one.environ[name] for name in DUMPS if name in one.environ), "")
     if not (os.path.isabs(pipe) and os.path.isabs(path)):  # noqa: PTH117
-        raise _NoRecordError("it has no worker server and no pipe; start the job with gswarm-tui record")
+        raise NoAnswerError("it has no worker server and no pipe; start the job with gswarm-tui record")
     # A container may have a /tmp of its own.
     root = f"/proc/{one.pid}/root"
     before = last = _read(f"{root}{path}{one.rank}")
@@ -113,7 +109,7 @@ def _dump(one: LocalRank, ends_at: float) -> Tuple[float, List[Any]]:
         os.write(descriptor, b"1")
         os.close(descriptor)
     except OSError as error:
-        raise _NoRecordError(
+        raise NoAnswerError(
             f"its pipe, which NCCL makes at its start, takes nothing: {error.strerror}"
         ) from None
     while time.monotonic() < ends_at:
@@ -125,23 +121,23 @@ def _dump(one: LocalRank, ends_at: float) -> Tuple[float, List[Any]]:
                 os.unlink(f"{root}{path}{one.rank}")  # noqa: PTH108
             return now[0] / 1e9, [_Plain(io.BytesIO(now[1])).load()]
         last = now
-    raise _NoRecordError(
+    raise NoAnswerError(
         "it wrote no dump in time; a thread of it may hold Python's lock, which the dump needs"
     )
 
 
 def _open(path: str, flags: int, kind: int) -> int:
-    """Open a file of this user and kind. Raises OSError and _NoRecordError."""
+    """Open a file of this user and kind. Raises OSError and NoAnswerError."""
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
     status = os.fstat(descriptor)
     if stat.S_IFMT(status.st_mode) != kind or status.st_uid != os.geteuid():
         os.close(descriptor)
-        raise _NoRecordError(f"{os.path.basename(path)} isn't a file of yours, or not of the right kind")  # noqa: PTH119
+        raise NoAnswerError(f"{os.path.basename(path)} isn't a file of yours, or not of the right kind")  # noqa: PTH119
     return descriptor
 
 
 def _read(path: str) -> Tuple[int, bytes]:
-    """Return when a dump was written, and its data; none if there is no file. Raises _NoRecordError."""
+    """Return when a dump was written, and its data; none if there is no file. Raises NoAnswerError."""
     try:
         with open(_open(path, os.O_RDONLY, stat.S_IFREG), "rb") as file:
             data = file.read(_MOST + 1)
@@ -149,9 +145,9 @@ def _read(path: str) -> Tuple[int, bytes]:
     except FileNotFoundError:
         return 0, b""
     except OSError as error:
-        raise _NoRecordError(f"its dump can't be read: {error.strerror}") from None
+        raise NoAnswerError(f"its dump can't be read: {error.strerror}") from None
     if len(data) > _MOST:
-        raise _NoRecordError(f"its dump has more than {_MOST // _MIB} MiB")
+        raise NoAnswerError(f"its dump has more than {_MOST // _MIB} MiB")
     return written, data
 
 
@@ -171,21 +167,17 @@ def summarise(record: Any) -> List[Dict[str, Any]]:
         group = groups.get(entry["pg_id"])
         if group is None:
             continue
-        times = [
-            entry[f"time_{kind}_ns"] or 0
-            for kind in ("created", "discovered_started", "discovered_completed")
-        ]
-        group["newest"] = max(group["newest"], max(times) / 1e9)
+        for kind in "created", "discovered_started", "discovered_completed":
+            group["newest"] = max(group["newest"], (entry[f"time_{kind}_ns"] or 0) / 1e9)
         if not group["name"]:
             name, description = entry["process_group"]
             backend = str(entry["profiling_name"]).partition(":")[0]
             group.update(name=_clip(name), description=_clip(description), backend=_clip(backend))
             config = record["pg_config"].get(name)
-            group["members"] = [] if config is None else json.loads(config["ranks"])
-        done = entry["state"] == "completed"
+            group["members"] = [int(rank) for rank in json.loads(config["ranks"])] if config else []
         if entry["is_p2p"]:
             # Gloo never says that an entry is completed, only that it has retired.
-            if not (done or entry["retired"]) and "transfer" not in group:
+            if not (entry["state"] == "completed" or entry["retired"] or "transfer" in group):
                 group["transfer"] = _call(entry)
         elif entry["collective_seq_id"] == group["completed"] + 1:
             group["pending"] = _call(entry)
@@ -193,12 +185,9 @@ def summarise(record: Any) -> List[Dict[str, Any]]:
 
 
 def _call(entry: Dict[str, Any]) -> Dict[str, Any]:
-    sizes = [
-        [int(size) for size in each[:_MOST_DIMENSIONS]] for each in entry["input_sizes"][:_MOST_DIMENSIONS]
-    ]
     return {
         "name": _clip(str(entry["profiling_name"]).rpartition(":")[2]),
-        "sizes": sizes,
+        "sizes": [[int(size) for size in each[:_MOST_SIZES]] for each in entry["input_sizes"][:_MOST_SIZES]],
         "dtype": _clip(next(iter(entry["input_dtypes"]), "")),
         "since": entry["time_created_ns"] / 1e9,
     }

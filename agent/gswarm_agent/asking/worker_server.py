@@ -17,12 +17,12 @@ _MOST_PORTS, _PING_S = 8, 1.0
 _CHUNK = 1 << 16
 
 
-class WorkerServerError(Exception):
-    """Raised if a worker server doesn't answer as it should; the message is a clause."""
+class NoAnswerError(Exception):
+    """Raised if a rank can't be asked; the message is a clause."""
 
 
 def find_port(pid: int, environ: Mapping[str, str], seconds: float, proc: str = "/proc") -> Optional[int]:
-    """Return the port of a process's worker server, None if it has none. Raises WorkerServerError.
+    """Return the port of a process's worker server, None if it has none. Raises NoAnswerError.
 
     Other ports of a rank belong to NCCL, Gloo and stores, which a stray request could disturb. So only a
     process with the server's threads is tried, and only ports on all addresses, as the server's is.
@@ -43,9 +43,9 @@ def find_port(pid: int, environ: Mapping[str, str], seconds: float, proc: str = 
         try:
             if post(port, "ping", min(_PING_S, ends_at - time.monotonic()), 1024) == b"pong":
                 return port
-        except WorkerServerError as error:
+        except NoAnswerError as error:
             why = str(error)
-    raise WorkerServerError(why)
+    raise NoAnswerError(why)
 
 
 def _open_ports(folder: str) -> Iterator[int]:
@@ -69,7 +69,7 @@ def _read(path: str) -> bytes:
 
 
 def post(port: int, name: str, seconds: float, most: int) -> bytes:
-    """Return what the handler of this name answers, at most ``most`` bytes. Raises WorkerServerError."""
+    """Return what the handler of this name answers, at most ``most`` bytes. Raises NoAnswerError."""
     ends_at, answer = time.monotonic() + seconds, bytearray()
     request = (
         f"POST /handler/{name} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -82,17 +82,17 @@ def post(port: int, name: str, seconds: float, most: int) -> bytes:
                 chunk = connection.recv(_CHUNK)
                 answer += chunk
                 if len(answer) > most:
-                    raise WorkerServerError(f"its worker server's answer has more than {most >> 20} MiB")
+                    raise NoAnswerError(f"its worker server's answer has more than {most >> 20} MiB")
                 if not chunk:
                     break
                 if time.monotonic() > ends_at:
                     raise socket.timeout
     except socket.timeout:
-        raise WorkerServerError(f"its worker server didn't answer within {max(seconds, 0.0):.1f} s") from None
+        raise NoAnswerError(f"its worker server didn't answer within {max(seconds, 0.0):.1f} s") from None
     except OSError as error:
-        raise WorkerServerError(f"its worker server can't be reached: {error.strerror}") from None
+        raise NoAnswerError(f"its worker server can't be reached: {error.strerror}") from None
     head, separator, body = bytes(answer).partition(b"\r\n\r\n")
     words = head.split(None, 2)
     if not separator or len(words) < 2 or words[1] != b"200":
-        raise WorkerServerError(f"its worker server doesn't know {name}")
+        raise NoAnswerError(f"its worker server doesn't know {name}")
     return body
