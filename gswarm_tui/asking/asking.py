@@ -261,7 +261,7 @@ class Asking:
             since=min(verdict.since or now, now),
             until=None,
             gpu_hours=0.0,
-            sentence=f"{self._sentence()} · {advice}",
+            sentence=f"{self._sentence()} · {advice[0].lower()}{advice[1:]}",
             evidence=verdict.evidence,
             advice=advice,
             source=f"the job's own answer, by {self._steps[verdict.step].title}",

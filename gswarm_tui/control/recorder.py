@@ -267,10 +267,12 @@ class Recorder:
 
     async def carry_out(self, intent: Intent) -> dict[str, Any]:
         """Let the recorder carry out an intent; return its result, which is on disk. Raises RecorderError."""
+        return await self.fetch(intent.message())
+
+    async def fetch(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Send a request that has one reply, and return it. Raises RecorderError."""
         replied: asyncio.Future[dict[str, Any]] = self.loop.create_future()
-        cancel = self.request(
-            intent.message(), lambda reply: None if replied.done() else replied.set_result(reply)
-        )
+        cancel = self.request(message, lambda reply: None if replied.done() else replied.set_result(reply))
         try:
             return result_of(await replied)
         finally:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from gswarm_tui.insight.rule import Rule
+from gswarm_tui.fleet.findings import FAULT
+from gswarm_tui.insight.rule import LOCAL, Rule
 from gswarm_tui.insight.rules import clocks, hardware, job_wide, memory, placement, ports, stragglers, use
 
 RULES: tuple[Rule, ...] = (
     *(*hardware.RULES, *clocks.RULES, *ports.RULES, *memory.RULES),
     *(*stragglers.RULES, *job_wide.RULES, *placement.RULES, *use.RULES),
 )
-BY_KIND = {rule.kind: rule for rule in RULES}
+RANK_BEHIND = Rule(
+    *("rank_behind", "The job itself says which rank is behind", FAULT, LOCAL, ("processes",), "when asked"),
+    "a step of asking the job names ranks: a process that ended, fewer collectives, another stack, no waits",
+    "the job: /proc, NCCL, PyTorch, py-spy",
+    "Look at its stack with gswarm-tui stacks; if {node} is named again, leave it out",
+    "When all ranks wait in one collective, their GPUs look alike, and only the job knows who is missing.",
+    "Nobody asks the job by the key A or gswarm-tui who, or no step can tell.",
+    "A rank that was late for a moment is named if its step lasts long; ask again.",
+    lambda _window: (),
+)
+"""Texts of the kind that no rule finds: someone asked the job."""
+BY_KIND = {rule.kind: rule for rule in (*RULES, RANK_BEHIND)}

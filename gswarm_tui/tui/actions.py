@@ -15,14 +15,15 @@ from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 
 FLEET, NODE, GPU, SESSIONS, EVENTS = "fleet", "node", "gpu", "sessions", "events"
 SQL, SESSION, COMPARISON, PROFILE = "sql", "session", "comparison", "profile"
-TRACE, TRIAL = "trace", "trial"
+TRACE, TRIAL, ASK = "trace", "trial", "ask"
 FINDINGS, FINDING = "findings", "finding"
 SCREENS = (
     *(FLEET, NODE, GPU, FINDINGS, FINDING, SESSIONS, EVENTS),
-    *(SQL, SESSION, COMPARISON, PROFILE, TRACE, TRIAL),
+    *(SQL, SESSION, COMPARISON, PROFILE, TRACE, TRIAL, ASK),
 )
 _WITH_WIDE_TABLE = (EVENTS, SQL, SESSIONS, SESSION, COMPARISON, PROFILE, TRIAL)
 _ABOVE_FLEET = tuple(screen for screen in SCREENS if screen not in (FLEET, SQL))
+_OTHERS = tuple(screen for screen in SCREENS if screen not in (FINDINGS, FINDING, SQL))
 ENTER = "⏎"
 _QUIT = ("ctrl+q", "ctrl+c")
 
@@ -35,7 +36,7 @@ _RECORDED = (LIVE, PAST)
 
 _CHANGES = (
     "start_session stop_session undo_stop rename note mark write_files sample_every switch_metrics trace "
-    "save_screen dismiss_finding"
+    "save_screen dismiss_finding ask_job ask_steps force_step"
 )
 _CHANGING = frozenset(_CHANGES.split())
 
@@ -142,6 +143,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("open", ("enter",), "Open session or profile", MOVING, (SESSIONS,), 8, "open"),
     Action("open", ("enter",), "Go to session start or event", MOVING, (SESSION,), 8, "go there"),
     Action("open", ("enter",), "Open session of run", MOVING, (TRIAL,), 8, "open"),
+    Action("open", ("enter",), "Ask step by step, or open the answer", MOVING, (ASK,), 8, "ask or open"),
     Action("back", ("escape", "q"), "Go back", MOVING, _ABOVE_FLEET, 5, "back"),
     Action("back", ("escape",), "Cancel query, else go back", MOVING, (SQL,), 5, "back", modes=_OF_A_FLEET),
     Action("back", ("escape",), "Cancel query", MOVING, (SQL,), 12, "cancel", modes=(QUERY,)),
@@ -216,6 +218,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("compare", ("c",), "Compare with another session", RECORDING, (SESSION,), 9, "compare"),
     Action("mark", ("M",), "Mark a moment", RECORDING, (), 66, "mark", modes=_RECORDED, words="note epoch"),
     Action("trace", ("K",), "Trace PyTorch ranks", RECORDING, modes=_RECORDED, words="kineto profiler"),
+    *(Action("ask_job", ("A",), "Ask the job which rank is behind", RECORDING, screens, footer, "ask job",
+             modes=(LIVE,), words="who rank hang stuck stacks ras")
+      for screens, footer in (((FINDINGS, FINDING), 9), (_OTHERS, 0))),
+    Action("ask_steps('')", ("a",), "Ask again, step by step", RECORDING, (ASK,), 9, "again", modes=(LIVE,)),
+    *(Action(f"ask_steps('{number}')", (number,), f"Ask by step {number} only", RECORDING, (ASK,),
+             9 if number == "1" else 0, "one step", "1-5", (LIVE,), palette=False) for number in "12345"),
+    Action("force_step", ("F",), "Ask NCCL before 2.29.2, too", RECORDING, (ASK,), 9, "force",
+           modes=(LIVE,)),
     Action("write_files", ("P",), "Plot session and write report", RECORDING, (SESSIONS, SESSION), 59, "plot",
            words="export pdf html save figure"),
     # Program

@@ -55,6 +55,9 @@ class RecorderClient(Run, Protocol):
     async def carry_out(self, intent: intents.Intent) -> dict[str, Any]:
         """Let the recorder carry out an intent; return its result. Raises RecorderError."""
 
+    async def fetch(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Send a request that has one reply, and return it. Raises RecorderError."""
+
 
 class GswarmApp(Viewer):
     """App of a recorder's client.
@@ -268,6 +271,24 @@ class GswarmApp(Viewer):
         ranks, stacks = parse_rank_list(answers[1]), parse_yes(answers[2])
         trace = partial(intents.StartTrace, *parse_traced(answers[0]), ranks, stacks)
         self.change("trace requested; the events show its progress", trace)
+
+    def show_asking(self) -> None:
+        """Show how the job is asked which rank is behind; nothing is asked yet."""
+        if not self._refuse_unrecorded("the job isn't asked"):
+            self.run_worker(self._show_asking())
+
+    async def _show_asking(self) -> None:
+        from gswarm_tui.tui.screens.ask import AskScreen
+
+        try:
+            state = await self.live.fetch({"want": "asked"})
+        except intents.RecorderError as error:
+            self.show_notice(str(error), error=True)
+            return
+        if state:
+            self.show(AskScreen(self.live.fetch, state))
+        else:
+            self.show_notice("simulated nodes have no processes to ask", error=True)
 
     @property
     def recorded(self) -> bool:

@@ -29,7 +29,7 @@ from gswarm_agent.metrics import (
 )
 from gswarm_tui.cli import main
 from gswarm_tui.fleet.findings import Evidence
-from gswarm_tui.insight.catalogue import RULES
+from gswarm_tui.insight.catalogue import BY_KIND
 from gswarm_tui.insight.notes import evidence_text
 from gswarm_tui.insight.rule import Rule
 from gswarm_tui.options.command_table import COMMANDS
@@ -227,14 +227,15 @@ def decisions() -> str:
 def findings() -> str:
     """Return the table of all rules, with a link to the page of each."""
     rows = [
-        f"| [`{one.kind}`]({one.kind}.md) | {one.title} | {one.severity} | {one.window} |" for one in RULES
+        f"| [`{one.kind}`]({one.kind}.md) | {one.title} | {one.severity} | {one.window} |"
+        for one in BY_KIND.values()
     ]
     return _table("| kind | finding | severity | window |", rows)
 
 
 def rule_pages() -> dict[Path, str]:
     """Return the page of each rule by its path: why, signals, threshold, what to do, when it is wrong."""
-    return {DOCS / "findings" / f"{one.kind}.md": _rule_page(one) for one in RULES}
+    return {DOCS / "findings" / f"{one.kind}.md": _rule_page(one) for one in BY_KIND.values()}
 
 
 def _rule_page(rule: Rule) -> str:

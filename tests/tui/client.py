@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gswarm_tui.asking.asking import Asking
 from gswarm_tui.control import registry
 from gswarm_tui.control.execution import Executor
 from gswarm_tui.control.intents import (
@@ -18,6 +19,7 @@ from gswarm_tui.control.intents import (
     StopRecording,
     StopSession,
     UndoStop,
+    read_intent,
 )
 from gswarm_tui.control.server import ControlServer
 from gswarm_tui.fleet.events import RecorderStatus
@@ -81,6 +83,7 @@ class LocalClient:
         self.ended = self.gone = False
         self.interruption = ""
         self.intents: list[Intent] = []
+        self.asking: Asking | None = None
 
     @property
     def fleet(self) -> Fleet:
@@ -106,11 +109,20 @@ class LocalClient:
         """Return the hub's time."""
         return self.hub.now()
 
+    async def fetch(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return how the job is being asked, or carry out an intent."""
+        if message["want"] == "asked":
+            return {} if self.asking is None else self.asking.state()
+        intent = read_intent(message)
+        assert intent is not None
+        return await self.carry_out(intent)
+
     async def carry_out(self, intent: Intent) -> dict[str, Any]:
         """Carry out an intent."""
         self.intents.append(intent)
         try:
-            result = Executor(self.hub, recorded=self.hub.recorder is not None).carry_out(intent)
+            executor = Executor(self.hub, recorded=self.hub.recorder is not None, asking=self.asking)
+            result = executor.carry_out(intent)
         except IntentError as error:
             raise RefusedError(str(error)) from None
         self.ended |= isinstance(intent, StopRecording)

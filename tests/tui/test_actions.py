@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pkgutil
 from collections import Counter
 from datetime import datetime
@@ -13,8 +14,10 @@ from rich.cells import cell_len
 from textual.screen import Screen
 
 from gswarm_tui.analysis.profiles import Profile
+from gswarm_tui.asking.asking import Asking
 from gswarm_tui.tui import screens
 from gswarm_tui.tui.actions import (
+    ASK,
     FINDING,
     FLEET,
     LIVE,
@@ -29,6 +32,7 @@ from gswarm_tui.tui.actions import (
     actions_of,
 )
 from gswarm_tui.tui.palette import palette_entries
+from gswarm_tui.tui.screens.ask import AskScreen
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.computed import ComputedScreen
 from gswarm_tui.tui.screens.dialogs import match_score
@@ -70,6 +74,9 @@ async def test_every_action_exists_and_is_bound_to_its_keys(screen: str) -> None
     async with app.run_test(size=(120, 40)) as pilot:
         if screen == PROFILE:
             app.show(ProfileScreen(SOME_PROFILE))
+        if screen == ASK:
+            made.client.asking = Asking(made.hub, (), itertools.count(1), {})
+            app.show(AskScreen(made.client.fetch, made.client.asking.state()))
         if screen == FINDING:
             app.show(FindingScreen(""))
         if screen == TRACE:

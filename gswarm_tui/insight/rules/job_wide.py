@@ -250,7 +250,7 @@ RULES = (
          "60 s",
          "all GPUs ≥ 90 % busy, but power, memory utilisation and traffic are far below their earlier peaks",
          "marin#7344, nccl#2428, DLRover (tensor ≤ 0.001)",
-         "Find out where each rank waits: read the NCCL log, or run py-spy dump on a few ranks",
+         "Ask the job which rank is behind: press A, or run gswarm-tui who",
          "A rank that waits in a collective spins: the GPU looks busy, while nothing is computed or moved.",
          "Any GPU works, as in an evaluation. With idle GPUs among those that spin, for the first 10 min.",
          "A dead fabric looks the same. A job that never worked isn't recognised as hung.", _hang),

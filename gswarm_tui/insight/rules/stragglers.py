@@ -258,7 +258,7 @@ RULES = (
          "4 min",
          "10 % fewer bytes or steps than in the better minutes of the last hour; no other rule names a cause",
          "Greyhound (changes of 10 % or more)",
-         "Send marks with a value named step, or dump the stacks of a few ranks with py-spy",
+         "Ask the job which rank is behind: press A, or run gswarm-tui who; send marks of steps",
          "A slowdown is worth knowing even if no cause is named.",
          "Another rule names the cause, or the job starts, evaluates or saves a checkpoint.",
          "A new phase of training with other batch sizes moves fewer bytes, too.", _cannot_tell),

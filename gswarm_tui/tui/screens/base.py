@@ -197,6 +197,10 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
         """Go back to the previous screen."""
         self.app.pop_screen()
 
+    def action_ask_job(self) -> None:
+        """Show how the job is asked which rank is behind."""
+        self.viewer.show_asking()
+
     async def action_quit(self) -> None:
         """Quit the app."""
         await self.app.action_quit()
@@ -318,6 +322,9 @@ class ViewerApp(TerminalApp):
 
     def dismiss_finding(self, finding_id: str, *, dismissed: bool) -> None:
         """Dismiss a finding in this recording, or undo that."""
+
+    def show_asking(self) -> None:
+        """Show how the job is asked which rank is behind; nothing is asked yet."""
 
     async def go_to_time(self, at: float) -> None:
         """Show the fleet at a time of the recording."""

@@ -11,6 +11,7 @@ from textual.containers import VerticalScroll
 
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
 from gswarm_tui.tui.actions import (
+    ASK,
     COMPARISON,
     ENTER,
     EVENTS,
@@ -83,6 +84,10 @@ WORDS: dict[str, Entries] = {
         ("peers", "GPUs of the job in the same slot of other nodes; all where nodes are fewer than four"),
         ("found nothing", "rules that have found nothing so far"),
     ),
+    ASK: (
+        ("cannot tell", "the step found no rank that is behind, or couldn't look; below is why"),
+        ("not asked", "a step before it decided"),
+    ),
     SESSIONS: (
         ("util, power", "mean over all GPUs and the session's time"),
         ("energy", "used by all GPUs in the session, from their energy counters"),
@@ -151,6 +156,7 @@ _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("T H . ?", "key c: throttled, hung, idle, unexplained", (FLEET,)),
     ("!", "a GPU that a finding names; beside a node's name: one of its GPUs", (FLEET,)),
     ("╳ ▲ ·", "finding that ends the job, that costs time, that costs nothing", _WITH_FINDINGS),
+    ("╳ ● ?", "a rank is behind; all ranks move; no step can tell", (ASK,)),
     ("[▂]", "GPU or node that the finding names, among its peers", (FINDING,)),
     ("▲ ╳", "warning, error", _WITH_EVENTS),
     ("·", "information", (EVENTS,)),

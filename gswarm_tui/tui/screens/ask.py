@@ -1,0 +1,172 @@
+"""Screen that asks the job which rank is behind: the steps with their costs, and the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from textual.app import ComposeResult
+
+from gswarm_tui.common.quantities import plural
+from gswarm_tui.control.intents import AskJob, RecorderError
+from gswarm_tui.tui.actions import ASK, ENTER
+from gswarm_tui.tui.drawing.spans import Span, Spans, heading_rule, wrapped
+from gswarm_tui.tui.drawing.text import clean, pad, width, wrap
+from gswarm_tui.tui.screens.base import ViewerScreen
+from gswarm_tui.tui.screens.dialogs import ConfirmDialog, ask
+from gswarm_tui.tui.screens.findings import FindingScreen
+from gswarm_tui.tui.widgets.lines import Canvas
+
+POLL_S = 0.3
+"""Time between two looks at a request that is under way."""
+_LOOK = {"want": "asked"}
+INDENT = 4
+STEP_WITH_FORCE = "ras"
+COULD_HARM = (
+    "NCCL before 2.29.2 has a fault: to ask it by RAS could corrupt a running job.",
+    "Ask it only if you would end the job anyway.",
+)
+_ROLES = {"asking": "accent", "decided": "good", "cannot tell": "warning"}
+"""Roles of the states of a step; the others are dim."""
+
+
+class AskScreen(ViewerScreen):
+    """Asks the job itself which rank is behind. Nothing is asked before you start it.
+
+    Steps are asked in their order, each only if the one before can't tell. Below each is what it does to the
+    job, and then what it saw. The job is still asked if you leave this screen; A shows it again.
+    """
+
+    SCREEN = ASK
+    DEFAULT_CSS = "AskScreen > Canvas { height: 1fr; }"
+
+    def __init__(
+        self, fetch: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]], state: Mapping[str, Any]
+    ) -> None:
+        super().__init__()
+        self._fetch, self._state = fetch, state
+        self._sent = self._replied = 0
+
+    def compose_body(self) -> ComposeResult:
+        """Lines that scroll."""
+        yield Canvas()
+
+    def on_mount(self) -> None:
+        """Follow a request that is under way."""
+        self.set_interval(POLL_S, self._follow)
+
+    def on_screen_resume(self) -> None:
+        """Show what happened while another screen was in front."""
+        self._look()
+
+    def _follow(self) -> None:
+        if self._state["running"]:
+            self._look()
+
+    def _look(self) -> None:
+        """Show the state of the recorder's newest request."""
+        if self._sent == self._replied:
+            self._send(_LOOK)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        """Send a request, and show the state in its reply unless another was sent meanwhile."""
+
+        async def send(number: int) -> None:
+            try:
+                state = await self._fetch(message)
+            except RecorderError as error:
+                self.viewer.show_notice(str(error), error=True)
+                self._replied = number
+                if message is not _LOOK:  # another client may have asked the job
+                    self._look()
+                return
+            if number == self._sent:
+                self._state, self._replied = state, number
+                self.update_view()
+
+        self._sent += 1
+        self.run_worker(send(self._sent))
+
+    def draw(self) -> None:
+        """Draw the answer, the steps, and what they saw in full."""
+        state, cells = self._state, self.size.width
+        steps = [one for one in state["steps"] if one["lines"]]
+        lines = [*self._answer(), heading_rule("steps", cells)]
+        for number, step in enumerate(state["steps"], 1):
+            lines += self._step(number, step)
+        for step in sorted(steps, key=lambda one: one["step"] != state["decided_by"]):
+            lines.append(heading_rule(clean(step["title"]), cells))
+            lines += [line for text in step["lines"] for line in self._indented(text, "text")]
+        self.query_one(Canvas).show(lines)
+        of = f"{plural(state['ranks'], 'rank')} " if state["ranks"] else ""
+        words = f"{of}being asked …" if state["running"] else f"{of}asked" if state["token"] else "not asked"
+        self.show_title([Span(" ask the job", "title"), Span(f"  {words}", "dim")])
+
+    def _answer(self) -> list[Spans]:
+        """Return the answer with a blank line above and below; before it, what the keys do."""
+        state, cells = self._state, self.size.width
+        if state["running"]:
+            lines = wrapped("Asking; esc leaves the screen, and the job is still asked.", cells)
+        elif not state["token"]:
+            keys = f"{ENTER} asks in this order, each step only if the one before can't tell; 1 to"
+            keys = f"{keys} {len(state['steps'])} ask by one step only."
+            lines = [*wrapped("Nothing has been asked yet.", cells, "title"), *wrapped(keys, cells)]
+        else:
+            lines = self._sentence()
+            opens = "opens the finding; a asks again" if state["finding_id"] else "asks again"
+            lines += [(), *wrapped(f"{ENTER} {opens}.", cells, "dim")]
+        return [(), *lines, ()]
+
+    def _sentence(self) -> list[Spans]:
+        """Return the answer: who is behind, and by which step; where no step can tell, the steps say why."""
+        state, by = self._state, ""
+        if state["decided_by"]:
+            sign, role = ("╳", "error") if state["behind"] else ("●", "good")
+            head, _, by = state["sentence"].partition(", by ")
+        else:
+            sign, role = "?", "warning"
+            told = (f"{one['title']}: {one['saw']}" for one in state["steps"] if one["saw"])
+            head = state["sentence"].removesuffix(f"; {'; '.join(told)}")
+        first, *more = self._indented(head, "title")
+        lines = [(Span(f" {sign}  ", role), Span(first[0].text.strip(), "title")), *more]
+        return lines + (self._indented(f"by {by}", "text") if by else [])
+
+    def _step(self, number: int, step: Mapping[str, Any]) -> list[Spans]:
+        state = "" if step["state"] == "not asked" and not self._state["token"] else step["state"]
+        click = f"screen.ask_steps('{number}')"
+        longest = max(width(clean(one["title"])) for one in self._state["steps"])
+        title = Span(f"  {pad(clean(step['title']), longest)}", "title", click)
+        head = (Span(f" {number}", "key", click), title, Span(f"  {state}", _ROLES.get(state, "dim")))
+        if state == "decided":  # the answer says what it saw
+            return [head]
+        return [head, *self._indented(step["saw"] or step["cost"], "text" if step["saw"] else "dim")]
+
+    def _indented(self, text: str, role: str) -> list[Spans]:
+        """Return a text below a heading, wrapped; its own indent stays."""
+        words = clean(text)
+        indent = " " * (INDENT + len(words) - len(words.lstrip()))
+        room = max(20, self.size.width - len(indent) - 2)
+        return [(Span(f"{indent}{line}", role),) for line in wrap(words, room)]
+
+    def action_move(self, where: str) -> None:
+        """Scroll."""
+        self.query_one(Canvas).move(where)
+
+    async def action_open(self) -> None:
+        """Open the finding of the answer; without one, ask step by step."""
+        if self._state["finding_id"] and not self._state["running"]:
+            self.viewer.show(FindingScreen(self._state["finding_id"]))
+        else:
+            self.action_ask_steps("")
+
+    def action_ask_steps(self, number: str) -> None:
+        """Ask by the step with a number, without one step by step."""
+        steps = [one["step"] for one in self._state["steps"]]
+        if int(number or 0) <= len(steps):
+            chosen = (steps[int(number) - 1],) if number else ()
+            self._send(AskJob(chosen).message())
+
+    def action_force_step(self) -> None:
+        """Ask by RAS whatever NCCL's version, once that is confirmed."""
+        dialog = ConfirmDialog("ask NCCL before 2.29.2?", COULD_HARM, "ask all the same")
+        ask(self.app, dialog, lambda _: self._send(AskJob((STEP_WITH_FORCE,), force=True).message()))
