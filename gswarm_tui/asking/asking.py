@@ -16,13 +16,11 @@ from gswarm_tui.asking.verdict import MOVED, RankProcess, Verdict, names
 from gswarm_tui.common.errors import printable
 from gswarm_tui.common.quantities import first_of, plural
 from gswarm_tui.fleet.events import EventLogged, FindingChanged
-from gswarm_tui.fleet.findings import FAULT, Finding
+from gswarm_tui.fleet.findings import FAULT, RANK_BEHIND, Finding
 from gswarm_tui.fleet.plain_values import typed
 from gswarm_tui.fleet.state import MAX_MESSAGE
 from gswarm_tui.link.hub import Hub
 
-KIND = "rank_behind"
-"""Kind of the finding that the job's own answer makes."""
 MIB = 1024 * 1024
 LATE_S = 5.0
 """Time after an agent's own limit in which its answer may still arrive."""
@@ -252,7 +250,7 @@ class Asking:
         advice = advice[0].upper() + advice[1:]
         finding = Finding(
             finding_id=str(next(self._numbers)),
-            kind=KIND,
+            kind=RANK_BEHIND,
             severity=FAULT,
             node=first.node if len(nodes) == 1 else None,
             gpu=first.gpu if single else None,

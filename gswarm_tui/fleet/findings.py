@@ -20,6 +20,8 @@ CONTEXT = frozenset(("odd_node", "uneven_stages", "fragmented", "starting", "bli
 """Kinds of notes that describe the job or a node; they come after notes about what happens."""
 CANNOT_TELL = "cannot_tell"
 """Kind of the finding that something is slow and no rule names the cause."""
+RANK_BEHIND = "rank_behind"
+"""Kind of the finding that the job's own answer makes, which samples can't make again."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gswarm_agent.frame import ProcessSample
 from gswarm_agent.metrics import HOST_BY_NAME, LISTINGS, MOUNTS, PORTS, PROCESS_COLUMNS, PROCESSES, ROW_NAMES
 from gswarm_tui.fleet.events import METRICS_CHANGED, new_groups
-from gswarm_tui.fleet.findings import WASTE, Finding, in_order
+from gswarm_tui.fleet.findings import RANK_BEHIND, WASTE, Finding, in_order
 from gswarm_tui.insight.catalogue import RULES
 from gswarm_tui.insight.pace import NODES_READ, TREND_S, Pace, Track, pace_text
 from gswarm_tui.insight.signals import GPU_SIGNALS, HOST_SIGNALS, NEWEST, Signal
@@ -96,10 +96,12 @@ def diagnose(
     if window is None:
         return Diagnosis([], ledger, {}, start)
     known |= {one.finding_id: one for one in watch.open}
-    dismissed = {(one.kind, one.node, one.gpu) for one in reader.findings() if one.dismissed}
+    kept = reader.findings()
+    dismissed = {(one.kind, one.node, one.gpu) for one in kept if one.dismissed}
+    answered = [one for one in kept if one.kind == RANK_BEHIND and one.since < end]
     found = [
         replace(one, since=min(one.since, end), dismissed=(one.kind, one.node, one.gpu) in dismissed)
-        for one in known.values()
+        for one in (*known.values(), *answered)
         if one.until is None or one.until > start
     ]
     missing = watch.not_measured(window) | {name: list(window.nodes) for name in failed}
