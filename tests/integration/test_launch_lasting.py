@@ -143,22 +143,6 @@ def ssh(server: SshServer, recording: str, jump: str = "") -> SshLauncher:
     return SshLauncher(settings, Bootstrap(serving=Serving(recording)))
 
 
-async def test_newest_head_takes_over(server: SshServer, recording: str) -> None:
-    launcher = ssh(server, recording)
-    first = await Listener.on(launcher, "gpu01")
-    await first.hear(Frame)
-    second = await Listener.on(launcher, "gpu01")
-    await first.hear(Bye)
-    await second.hear(Frame)
-    third = await Listener.on(launcher, "gpu01")
-    await second.hear(Bye)
-    await third.hear(Frame)
-    await third.stop()
-    for listener in (first, second):
-        await listener.channel.close()
-    await launcher.close()
-
-
 async def test_ctrl_c_while_an_agent_is_being_started_leaves_none_on_the_node(
     server: SshServer, tmp_path: Path
 ) -> None:
@@ -209,14 +193,6 @@ async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0.02)
-
-
-async def test_local_agent_outlives_its_channel(recording: str) -> None:
-    launcher = LocalLauncher(Serving(recording))
-    first = await Listener.on(launcher, "gpu01")
-    await first.hear(Frame, 3)
-    await first.channel.close()
-    await goes_on(launcher, recording, first)
 
 
 async def test_each_name_of_one_machine_has_its_own_agent(recording: str) -> None:

@@ -67,6 +67,7 @@ def test_means_go_by_time_after_the_interval_changed(tmp_path: Path) -> None:
     assert (whole.util_median_pct, whole.util_p95_pct) == (5, 90)
     assert whole.power_mean_w == pytest.approx(6 * (90 * 10 + 5 * 40 + 20 * 10) / 60)
     assert (whole.busy_s, whole.idle_s, whole.energy_j) == (20, 40, 12_000)
+    assert query(tmp_path / "run.duckdb", "SELECT covered_s, complete FROM session_coverage") == [(60, True)]
     fleet = Fleet(["n1"])
     for event in events:
         fleet.apply(event)

@@ -147,15 +147,6 @@ def test_a_node_that_comes_back_with_other_gpus_is_a_new_row(path: Path) -> None
     assert samples == [(1, 1, 1), (1, 2, 2), (2, 3, 3), (3, 4, 4)]
 
 
-def test_a_number_outside_its_columns_range_is_null(path: Path) -> None:
-    record(
-        path, [introduced(gpus=1), arrived(1, [gpu_row(util_pct=300, temp_c=-5, energy_mj=-1, power_w=9)])]
-    )
-    assert query(path, "SELECT util_pct, temp_c, energy_mj, power_w FROM gpu_samples") == [
-        (None, -5, None, 9)
-    ]
-
-
 def test_process_texts_of_any_kind_are_recorded(path: Path) -> None:
     odd = "python train.py '; DROP TABLE gpus; -- \udcff\x00é"
     processes = (

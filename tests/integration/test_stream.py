@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ import pytest
 from gswarm_agent import kineto
 from gswarm_agent.asking.ranks import LocalRank
 from gswarm_agent.folder import Folder, NoFolder
-from gswarm_agent.frame import Frame, GpuFacts, Hello, HostFacts, Note
+from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.server import Server
 from gswarm_agent.simulated import SimulatedNode, Simulation
@@ -179,40 +178,12 @@ def test_trace_starts_by_a_clock_that_was_set(head: OneHead, monkeypatch: pytest
     assert starts_ms == pytest.approx(1_800_000_000_000, abs=1000)
 
 
-def test_no_hello_before_the_head_starts(head: OneHead) -> None:
-    assert head.read() == []
-    head.send(MAGIC + encode(Start(1000, 1)))
-    assert [type(message) for message in head.read()] == [Hello, Frame]
-
-
 def test_the_interval_may_change_between_start_and_hello(head: OneHead) -> None:
     head.send(MAGIC + encode(Start(1000, 1)) + encode(SetInterval(20)) + encode(Ack("life", 3)))
     hello, _ = head.read()
     assert isinstance(hello, Hello)
     assert hello.interval_ms == 100
     assert hello.simulated
-
-
-def test_a_changed_set_of_measurable_metrics_is_sent_in_a_second_hello() -> None:
-    class Failing(SimulatedNode):
-        def __init__(self) -> None:
-            super().__init__(Simulation())
-            self.lost: dict[str, str] = {}
-
-        def facts(self) -> tuple[HostFacts, tuple[GpuFacts, ...], dict[str, str]]:
-            host, gpus, known = super().facts()
-            return host, gpus, {**known, **self.lost}
-
-        def read(self, now_ns: int, *, fresh: bool = False) -> TickSamples:
-            self.lost = {"gpu1": "it has fallen off the bus"}
-            return replace(super().read(now_ns, fresh=fresh), notes=(Note("xid", "error", "XID 79"),))
-
-    head = OneHead(Failing())
-    head.send(MAGIC + encode(Start(1000, 1)))
-    first, second = [message for message in head.read() if isinstance(message, Hello)]
-    assert second.life == first.life
-    assert second.capabilities == {**first.capabilities, "gpu1": "it has fallen off the bus"}
-    head.close()
 
 
 @pytest.mark.parametrize(
@@ -260,12 +231,6 @@ def test_the_process_is_called_gswarm_agent(agent: Agent) -> None:
     assert Path(f"/proc/{agent.process.pid}/comm").read_text() == "gswarm-agent\n"
 
 
-def test_frames_keep_coming_in_order(agent: Agent) -> None:
-    agent.start(100)
-    frames = agent.hear(Frame, 5)
-    assert [f.seq for f in frames] == list(range(1, len(frames) + 1))
-
-
 def test_a_ping_gets_its_pong_while_no_sample_is_due(agent: Agent) -> None:
     agent.start(60_000)
     agent.hear(Frame)
@@ -274,21 +239,6 @@ def test_a_ping_gets_its_pong_while_no_sample_is_due(agent: Agent) -> None:
     assert isinstance(pong, Pong)
     assert pong.clock.sent == 42
     assert pong.clock.received <= pong.clock.answered
-
-
-def test_a_new_interval_takes_effect_at_once(agent: Agent) -> None:
-    agent.start(60_000)
-    agent.hear(Frame)
-    agent.say(SetInterval(100))
-    agent.hear(Frame, 3)
-
-
-def test_stop_gets_a_bye(agent: Agent) -> None:
-    agent.start()
-    agent.hear(Frame)
-    agent.say(Stop())
-    assert agent.hear(Bye) == [Bye("asked to stop")]
-    assert agent.end() == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -340,22 +290,6 @@ def test_stray_prints_do_not_reach_the_wire(agents: list[Agent]) -> None:
     agent.end()
     assert agent.process.stderr is not None
     assert b"from a child" in agent.process.stderr.read()
-
-
-def test_a_failing_probe_shows_in_the_bye_and_in_the_exit_status(agents: list[Agent]) -> None:
-    script = (
-        "import sys\n"
-        "import gswarm_agent.simulated as s\n"
-        "def broken(self, now, fresh): raise RuntimeError('the bus fell off')\n"
-        "s.SimulatedNode.read = broken\n"
-        "from gswarm_agent.__main__ import main\n"
-        "sys.exit(main(['stream', '--simulate', '{}']))\n"
-    )
-    agent = Agent(sys.executable, "-c", script)
-    agents.append(agent)
-    agent.start()
-    assert agent.hear(Bye) == [Bye("the agent failed: RuntimeError: the bus fell off")]
-    assert agent.end() == 1
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -257,22 +257,6 @@ def test_process_peaks_are_within_the_session(tmp_path: Path) -> None:
     assert [trained.first_seen, trained.last_seen] == when
     peaks_in_sql = query(path, "SELECT pid, rank, mem_used_max_mib FROM session_processes ORDER BY pid")
     assert peaks_in_sql == [(11, 3, 15_000), (12, None, 70_000)]
-
-
-def test_gpus_of_other_jobs_are_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "run.duckdb"
-    event = introduced()
-    gpus = tuple(replace(gpu, minor=gpu.index) for gpu in event.hello.gpus)
-    mine, theirs = gpu_row(util_pct=50), gpu_row(util_pct=100, power_w=900)
-    others = ProcessSample(1, 66, "eve", "theirs.py", None, None, process_row(gpu_memory_mib=9))
-    frames = [arrived(i, [mine, theirs], processes=(others,)) for i in range(1, 20)]
-    hello = replace(event, hello=replace(event.hello, gpus=gpus))
-    record(path, [hello, *frames, *session()], allocation={"n1": frozenset({0})})
-    summary = summary_of(path)
-    assert summary.whole is not None
-    assert (summary.whole.gpus, summary.whole.util_max_pct, summary.whole.power_max_w) == (1, 50, None)
-    with closing(FileSource(path)) as source:
-        assert processes(source, periods.find_period(source)) == []
 
 
 @pytest.mark.parametrize("at_once", [1, 16])
