@@ -92,7 +92,7 @@ def build_steps(tracing: Tracing, query: Query, py_spy_path: str = "") -> tuple[
         Step(
             STACKS,
             "stacks",
-            "py-spy stops each rank for some milliseconds, six times within a second",
+            "a worker server answers, or py-spy stops each rank for some milliseconds, up to six times",
             partial(py_spy.ask_stacks, configured=py_spy_path),
         ),
         Step(

@@ -21,6 +21,7 @@ from gswarm_tui.asking.verdict import RankProcess, Verdict
 SECONDS, LOAN_S = 5, 60
 """Time for the stacks of a node's ranks, and for sending py-spy to a node."""
 LOANS_AT_ONCE = 16
+LIMITS = {"seconds": SECONDS - 1, "again_s": 1.0}
 
 
 @functools.cache
@@ -49,7 +50,7 @@ async def ask_stacks(asking: Asking, ranks: Sequence[RankProcess], configured: s
     """Ask all nodes at once. py-spy first goes to one of those that lack it: others may share its folder."""
     program = await asyncio.to_thread(request, configured)
     requests = {
-        node: {"pids": [one.pid for one in ranks if one.node == node], "again_s": 1.0, **program}
+        node: {"pids": [one.pid for one in ranks if one.node == node], **LIMITS, **program}
         for node in dict.fromkeys(one.node for one in ranks)
     }
     answers = await asking.ask(STACKS, requests, seconds=SECONDS, most=4 * MIB)

@@ -145,14 +145,14 @@ def judge(answers: Mapping[str, Any], ranks: Sequence[RankProcess]) -> Verdict:
     """
     found = read(answers, ranks)
     seen = [one for one in found if one.looks]
-    still = [one for one in seen if not one.moved]
+    still = [one for one in seen if len(one.looks) > 1 and not one.moved]
     rows = table(found)
     lines = tuple(f"{row['name']}: {row['place'] or row['why']}" for row in rows)
     verdict = Verdict(STEP, MOVED, lines=lines, table=rows)
     unread = "".join(f"; {row['name']} can't be read: {row['why']}" for row in rows if row["why"])
     if not seen:
         return replace(verdict, sentence=unread[2:] or "no rank was found")
-    if not still and not unread:
+    if all(one.moved for one in seen) and not unread:
         return replace(verdict, decided=True)
     waiting = [one for one in still if _waits(one.looks[0])]
     behind = [one for one in seen if not any(map(_waits, one.looks))]
@@ -161,7 +161,7 @@ def judge(answers: Mapping[str, Any], ranks: Sequence[RankProcess]) -> Verdict:
         waiting = [one for one in still if one.looks[0] == stack]
         behind = [one for one in seen if stack not in one.looks]
     if 2 * len(waiting) <= len(seen):
-        what = f"{len(seen) - len(still)} of {plural(len(found), 'rank')} moved in the last second"
+        what = f"{sum(one.moved for one in seen)} of {plural(len(found), 'rank')} moved in the last second"
         return replace(verdict, sentence=f"{what}, and no majority stands at one place{unread}")
     where = groups(waiting)[-1].place
     if not behind:

@@ -15,7 +15,14 @@ from gswarm_agent.asking import tool
 from gswarm_agent.wire import MAX_MESSAGE
 from gswarm_tui.asking import py_spy, stacks
 from gswarm_tui.asking.verdict import RankProcess
+from tests.jobs import worker_server
 
+TRACEBACK = """Current thread 0x00007fa68effd6c0 (most recent call first):
+  <no Python frame>
+
+Thread 0x00007fa758a48b80 (most recent call first):
+  File "/e/distributed_c10d.py", line 6371 in barrier
+"""
 RANK = """
 import sys
 def all_reduce():
@@ -81,3 +88,32 @@ def test_processes_without_python_or_gone_are_told_apart(
             {"why": "it isn't a Python process"},
             {"why": "it has ended"},
         ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "by", "place"),
+    [
+        (TRACEBACK, "worker server", "barrier (/e/distributed_c10d.py:6371)"),
+        ("HANG", "py-spy", "select (/"),
+        ("HUGE", "py-spy", "select (/"),
+        ("nonsense", "py-spy", "select (/"),
+    ],
+)
+def test_a_worker_server_is_preferred_to_py_spy_while_it_answers(
+    answer: str, by: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "folder", lambda: str(tmp_path / "cache"))
+    tool.ask(py_spy.loan())
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps({"dump_traceback": answer}))
+    command = [sys.executable, worker_server.__file__, "--state", str(state)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            asked = agent.ask({"pids": [process.pid], "seconds": 30, **py_spy.request("")})
+        finally:
+            process.kill()
+    found = asked["stacks"][str(process.pid)]
+    assert found["by"] == by
+    assert found["looks"][0][0].startswith(place)

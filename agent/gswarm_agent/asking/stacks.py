@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from gswarm_agent.asking import tool
+from gswarm_agent.asking.worker_server import NoAnswerError, find_port, post
 from gswarm_agent.probes.procfs import parse_process_stat, parse_process_uid, read_start
 
 TYPE_CHECKING = False
@@ -28,16 +29,13 @@ MOST_RANKS, MOST_FRAMES, LONGEST = 256, 128, 256
 EVERY_S = 0.2
 """Time between two looks at a rank."""
 _AT_ONCE = 16
+_SERVER_S, _MOST_TEXT = 1.0, 1 << 20
 _SERVER = "or call torch.distributed.debug.start_debug_server() in the job (PyTorch 2.10 and later)"
 _YAMA = {
     "1": "lets only its parent read it: have root set 0, call prctl(PR_SET_PTRACER, -1) in the job",
     "2": "lets only root read it: have root set 0",
     "3": "lets nobody read it until the next boot: have root change that",
 }
-
-
-class _NoStackError(Exception):
-    """Raised if a stack can't be read; the message is a clause with the reason and a remedy."""
 
 
 def ask(request: Dict[str, Any]) -> Dict[str, Any]:
@@ -58,12 +56,12 @@ def ask(request: Dict[str, Any]) -> Dict[str, Any]:
         )
     elif not (program := tool.kept(digest)):
         return {"need": digest}
-    again_s, ends_at = float(request.get("again_s", 0)), time.monotonic() + float(request.get("seconds", 2.5))
+    again_s, ends_at = float(request.get("again_s", 0)), time.monotonic() + float(request["seconds"])
 
     def look(pid: int) -> Dict[str, Any]:
         try:
             return _look(pid, _readers(pid, program, why), again_s, ends_at)
-        except _NoStackError as error:
+        except NoAnswerError as error:
             return {"why": str(error)}
 
     pids = request["pids"][:MOST_RANKS]
@@ -93,18 +91,18 @@ def _look(pid: int, readers: Dict[str, Read], again_s: float, ends_at: float) ->
         looks: List[List[str]] = []
         starts_at = now = time.monotonic()
         try:
-            while now < ends_at and (not looks or now - starts_at < again_s):
+            while now < ends_at and (len(looks) < 1 + (again_s > 0) or now - starts_at < again_s):
                 looks.append([frame[-LONGEST:] for frame in read(pid, max(0.1, ends_at - now))[:MOST_FRAMES]])
                 now = time.monotonic()
                 next_s = min(again_s, EVERY_S * (1 + (now - starts_at) // EVERY_S))
                 time.sleep(max(0.0, starts_at + next_s - now))
-        except _NoStackError as error:
+        except NoAnswerError as error:
             why = str(error)
-        except (ValueError, LookupError, TypeError):
+        except (ValueError, LookupError, TypeError, AttributeError):
             why = f"{by} printed something else than stacks"
         if looks:
             return {"by": by, "looks": looks}
-    raise _NoStackError(why)
+    raise NoAnswerError(why)
 
 
 def _readers(pid: int, program: str, why: str) -> Dict[str, Read]:
@@ -116,13 +114,18 @@ def _readers(pid: int, program: str, why: str) -> Dict[str, Read]:
     except PermissionError:
         pass  # py-spy says why
     except OSError:
-        raise _NoStackError("it has ended") from None
+        raise NoAnswerError("it has ended") from None
+    with suppress(NoAnswerError):
+        environ = read_start(f"/proc/{pid}/environ", 1 << 20).decode("utf-8", "replace").split("\0")
+        port = find_port(pid, dict(one.partition("=")[::2] for one in environ), _SERVER_S)
+        if port:
+            readers["worker server"] = functools.partial(_by_worker_server, port)
     if not why:
         readers["py-spy"] = functools.partial(_by_py_spy, program)
     if re.search(r"/python3\.(1[5-9]|[2-9]\d)\w?$", python):
         readers["profiling.sampling"] = functools.partial(_by_profiler, python)
     if not readers:
-        raise _NoStackError(why)
+        raise NoAnswerError(why)
     return readers
 
 
@@ -132,18 +135,24 @@ def _run(command: List[str], pid: int, seconds: float) -> str:
             command, check=False, capture_output=True, timeout=seconds, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired:
-        raise _NoStackError("it couldn't be read in time; it may hang in the kernel") from None
+        raise NoAnswerError("it couldn't be read in time; it may hang in the kernel") from None
     except OSError as error:
-        raise _NoStackError(f"{command[0]} can't be run: {error.strerror}") from None
+        raise NoAnswerError(f"{command[0]} can't be run: {error.strerror}") from None
     if done.returncode:
-        raise _NoStackError(why_refused(done.stderr.decode("utf-8", "replace"), pid))
+        raise NoAnswerError(why_refused(done.stderr.decode("utf-8", "replace"), pid))
     return done.stdout.decode("utf-8", "replace")
+
+
+def _by_worker_server(port: int, _pid: int, seconds: float) -> List[str]:
+    text = post(port, "dump_traceback", min(seconds, _SERVER_S), _MOST_TEXT)
+    return parse_text(text.decode("utf-8", "replace"))
 
 
 def _by_py_spy(program: str, pid: int, seconds: float) -> List[str]:
     threads = json.loads(_run([program, "dump", "--json", "--pid", str(pid)], pid, seconds))
     (frames,) = (one["frames"] for one in threads if one["os_thread_id"] == pid)
-    return [f"{each['name']} ({each['filename']}:{each['line']})" for each in frames]
+    # The others don't print a function's class, and all ranks have to look alike.
+    return [f"{each['name'].rpartition('.')[2]} ({each['filename']}:{each['line']})" for each in frames]
 
 
 def _by_profiler(python: str, pid: int, seconds: float) -> List[str]:
