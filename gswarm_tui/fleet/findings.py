@@ -103,13 +103,15 @@ def _plain(value: Any) -> Any:
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
     """Return findings with faults first, then waste by GPU-hours, then notes; dismissed ones last.
 
-    Of notes, those that describe the job come after the others. What still holds comes before what ended.
+    The job's own answer comes before other faults: in a hang, it names the rank. Of notes, those that
+    describe the job come after the others. What still holds comes before what ended.
     """
     return sorted(
         findings,
         key=lambda one: (
             one.dismissed,
             SEVERITIES.index(one.severity),
+            one.kind != RANK_BEHIND,
             -one.gpu_hours,
             one.kind in CONTEXT,
             one.until is not None,

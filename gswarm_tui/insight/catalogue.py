@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gswarm_tui.fleet.findings import FAULT
+from gswarm_tui.fleet.findings import FAULT, RANK_BEHIND
 from gswarm_tui.insight.rule import LOCAL, Rule
 from gswarm_tui.insight.rules import clocks, hardware, job_wide, memory, placement, ports, stragglers, use
 
@@ -10,8 +10,8 @@ RULES: tuple[Rule, ...] = (
     *(*hardware.RULES, *clocks.RULES, *ports.RULES, *memory.RULES),
     *(*stragglers.RULES, *job_wide.RULES, *placement.RULES, *use.RULES),
 )
-RANK_BEHIND = Rule(
-    *("rank_behind", "The job itself says which rank is behind", FAULT, LOCAL, ("processes",), "when asked"),
+ASKED = Rule(
+    *(RANK_BEHIND, "The job itself says which rank is behind", FAULT, LOCAL, ("processes",), "when asked"),
     "a step of asking the job names ranks: a process that ended, fewer collectives, another stack, no waits",
     "the job: /proc, NCCL, PyTorch, py-spy",
     "Look at its stack with gswarm-tui stacks; if {node} is named again, leave it out",
@@ -21,4 +21,4 @@ RANK_BEHIND = Rule(
     lambda _window: (),
 )
 """Texts of the kind that no rule finds: someone asked the job."""
-BY_KIND = {rule.kind: rule for rule in (*RULES, RANK_BEHIND)}
+BY_KIND = {rule.kind: rule for rule in (*RULES, ASKED)}

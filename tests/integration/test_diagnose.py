@@ -129,6 +129,21 @@ def test_a_dismissed_finding_is_last_and_says_so(recording: Path, run: Callable[
     assert "dismissed  gpu02:2" in run("--all")
 
 
+def test_what_the_job_answered_comes_first_for_the_time_in_which_it_held(
+    recording: Path, run: Callable[..., str]
+) -> None:
+    said = "rank 5 (gpu02:1) is behind, by stacks"
+    change(
+        recording,
+        "INSERT INTO findings SELECT 1, 1, 'rank_behind', 'fault', 'gpu02', 1, 5, '[\"gpu02\"]', "
+        f"{_AT} + to_seconds(900), NULL, 0, '{said} · look at it', '[]', 'Look at it', 'the job', false",
+        f"INSERT INTO sessions SELECT 1, 1, 'before', {_AT}, {_AT} + to_seconds(800), 'ended', ''",
+    )
+    assert culprits(json.loads(run("--json"))) == [("rank_behind", "gpu02", 1), *HOT]
+    assert re.search(rf"fault +{re.escape(said)}\n", run())
+    assert culprits(json.loads(run("before", "--json"))) == HOT
+
+
 @pytest.mark.parametrize(
     "statements",
     [

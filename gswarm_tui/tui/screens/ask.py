@@ -21,7 +21,6 @@ POLL_S = 0.3
 """Time between two looks at a request that is under way."""
 _LOOK = {"want": "asked"}
 INDENT = 4
-STEP_WITH_FORCE = "ras"
 COULD_HARM = (
     "NCCL before 2.29.2 has a fault: to ask it by RAS could corrupt a running job.",
     "Ask it only if you would end the job anyway.",
@@ -44,8 +43,7 @@ class AskScreen(ViewerScreen):
         self, fetch: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]], state: Mapping[str, Any]
     ) -> None:
         super().__init__()
-        self._fetch, self._state = fetch, state
-        self._sent = self._replied = 0
+        self._fetch, self._state, self._waiting = fetch, state, 0
 
     def compose_body(self) -> ComposeResult:
         """Lines that scroll."""
@@ -53,49 +51,42 @@ class AskScreen(ViewerScreen):
 
     def on_mount(self) -> None:
         """Follow a request that is under way."""
-        self.set_interval(POLL_S, self._follow)
+        self.set_interval(POLL_S, lambda: self._look() if self._state["running"] else None)
 
     def on_screen_resume(self) -> None:
         """Show what happened while another screen was in front."""
         self._look()
 
-    def _follow(self) -> None:
-        if self._state["running"]:
-            self._look()
-
     def _look(self) -> None:
         """Show the state of the recorder's newest request."""
-        if self._sent == self._replied:
-            self._send(_LOOK)
+        if not self._waiting:
+            self.run_worker(self._send(_LOOK))
 
-    def _send(self, message: dict[str, Any]) -> None:
-        """Send a request, and show the state in its reply unless another was sent meanwhile."""
+    def _start(self, *steps: str, force: bool = False) -> None:
+        """Ask by these steps, without any step by step."""
+        self.run_worker(self._send(AskJob(steps, force).message()))
 
-        async def send(number: int) -> None:
-            try:
-                state = await self._fetch(message)
-            except RecorderError as error:
-                self.viewer.show_notice(str(error), error=True)
-                self._replied = number
-                if message is not _LOOK:  # another client may have asked the job
-                    self._look()
-                return
-            if number == self._sent:
-                self._state, self._replied = state, number
-                self.update_view()
-
-        self._sent += 1
-        self.run_worker(send(self._sent))
+    async def _send(self, message: dict[str, Any]) -> None:
+        """Send a request, and show the state in its reply."""
+        self._waiting += 1
+        try:
+            self._state = await self._fetch(message) or self._state
+        except RecorderError as error:
+            # Another client may be asking the job just now.
+            self._state = {**self._state, "running": message is not _LOOK}
+            self.viewer.show_notice(str(error), error=True)
+        finally:
+            self._waiting -= 1
+        self.update_view()
 
     def draw(self) -> None:
         """Draw the answer, the steps, and what they saw in full."""
         state, cells = self._state, self.size.width
-        steps = [one for one in state["steps"] if one["lines"]]
         lines = [*self._answer(), heading_rule("steps", cells)]
         for number, step in enumerate(state["steps"], 1):
             lines += self._step(number, step)
-        for step in sorted(steps, key=lambda one: one["step"] != state["decided_by"]):
-            lines.append(heading_rule(clean(step["title"]), cells))
+        for step in sorted(state["steps"], key=lambda one: one["step"] != state["decided_by"]):
+            lines += [heading_rule(clean(step["title"]), cells)] if step["lines"] else []
             lines += [line for text in step["lines"] for line in self._indented(text, "text")]
         self.query_one(Canvas).show(lines)
         of = f"{plural(state['ranks'], 'rank')} " if state["ranks"] else ""
@@ -157,16 +148,15 @@ class AskScreen(ViewerScreen):
         if self._state["finding_id"] and not self._state["running"]:
             self.viewer.show(FindingScreen(self._state["finding_id"]))
         else:
-            self.action_ask_steps("")
+            self._start()
 
     def action_ask_steps(self, number: str) -> None:
         """Ask by the step with a number, without one step by step."""
         steps = [one["step"] for one in self._state["steps"]]
         if int(number or 0) <= len(steps):
-            chosen = (steps[int(number) - 1],) if number else ()
-            self._send(AskJob(chosen).message())
+            self._start(*(steps[int(number) - 1 : int(number)] if number else ()))
 
     def action_force_step(self) -> None:
-        """Ask by RAS whatever NCCL's version, once that is confirmed."""
+        """Ask NCCL RAS whatever NCCL's version, once that is confirmed."""
         dialog = ConfirmDialog("ask NCCL before 2.29.2?", COULD_HARM, "ask all the same")
-        ask(self.app, dialog, lambda _: self._send(AskJob((STEP_WITH_FORCE,), force=True).message()))
+        ask(self.app, dialog, lambda _: self._start("ras", force=True))
