@@ -22,7 +22,7 @@ from gswarm_tui.fleet.history import Floats, Singles
 
 
 class DecodedBlocks(NamedTuple):
-    """Numbers of several blocks with the same layout and row count, in single and in double precision.
+    """Numbers of several blocks with the same row count, in single and in double precision.
 
     ``positions`` are the blocks' places in the decoded sequence. The arrays have the shape (columns, blocks,
     rows); NaN means that the value was not measured.
@@ -36,11 +36,12 @@ class DecodedBlocks(NamedTuple):
 
 
 def decode(blocks: Sequence[Block], most_rows: int) -> Iterator[DecodedBlocks]:
-    """Decode blocks; those with the same layout and row count together, about ``most_rows`` rows at once."""
-    alike: dict[tuple[BlockLayout, int], list[int]] = {}
+    """Decode blocks of one table, those of the same row count together, about ``most_rows`` rows at once."""
+    alike: dict[int, list[int]] = {}
     for position, block in enumerate(blocks):
-        alike.setdefault((block.layout, block.count), []).append(position)
-    for (layout, count), positions in alike.items():
+        alike.setdefault(block.count, []).append(position)
+    for count, positions in alike.items():
+        layout = blocks[0].layout
         step = -(-most_rows // max(1, count))
         for begin in range(0, len(positions), step):
             part = positions[begin : begin + step]

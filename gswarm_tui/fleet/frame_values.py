@@ -1,19 +1,14 @@
-"""Values of frames in this version's column order, whatever the agent's version.
-
-All frames of a tick are decoded together.
-"""
+"""Values of frames in the order of the catalogue's columns; all frames of a tick are decoded together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_agent.block import Block, BlockLayout
+from gswarm_agent.block import Block
 from gswarm_agent.frame import Frame
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.blocks import decode
@@ -57,11 +52,11 @@ def frame_values(frames: Sequence[Frame]) -> Iterator[FrameValues]:
 
 def _frame_values(frames: Sequence[Frame]) -> list[FrameValues]:
     hosts: dict[int, Floats] = {}
-    for positions, columns in _columns([frame.host for frame in frames], HOST_COLUMNS):
+    for positions, columns in _columns([frame.host for frame in frames]):
         columns[_PRESSURES] = np.minimum(columns[_PRESSURES], 100)
         hosts.update(zip(positions, _tables(columns), strict=True))
     values: dict[int, FrameValues] = {}
-    for positions, columns in _columns([frame.gpus for frame in frames], GPU_COLUMNS):
+    for positions, columns in _columns([frame.gpus for frame in frames]):
         columns[_SHARES_OF_TIME] = np.minimum(columns[_SHARES_OF_TIME], 100)
         for at, gpus in zip(positions, _tables(columns), strict=True):
             values[at] = FrameValues(gpus, hosts[at][0])
@@ -92,12 +87,11 @@ def as_recorded(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return kept
 
 
-def _columns(blocks: Sequence[Block], wanted: tuple[str, ...]) -> Iterator[tuple[list[int], Floats]]:
-    """Return positions of blocks of one shape with their wanted columns: (columns, blocks, rows)."""
+def _columns(blocks: Sequence[Block]) -> Iterator[tuple[list[int], Floats]]:
+    """Return positions of blocks of one shape with their columns: (columns, blocks, rows)."""
     for decoded in decode(blocks, most_rows=1 << 30):
-        missing = np.full((1, *decoded.singles.shape[1:]), np.nan)
-        columns = np.concatenate((decoded.singles, decoded.doubles, missing))
-        yield decoded.positions, columns[_places(decoded.layout, wanted)]
+        columns: Floats = np.concatenate((decoded.singles, decoded.doubles))
+        yield decoded.positions, columns[np.argsort(decoded.layout.singles + decoded.layout.doubles)]
 
 
 def _tables(columns: Floats) -> list[Floats]:
@@ -106,10 +100,3 @@ def _tables(columns: Floats) -> list[Floats]:
     Copies: a node that falls silent must not keep the arrays of all nodes in memory.
     """
     return [table.copy() for table in columns.transpose(1, 2, 0)]
-
-
-@lru_cache
-def _places(layout: BlockLayout, wanted: tuple[str, ...]) -> npt.NDArray[np.intp]:
-    """Return the index of each wanted column, -1 if missing; of columns with one name the first counts."""
-    names = [layout.columns[at] for at in chain(layout.singles, layout.doubles)]
-    return np.array([names.index(name) if name in names else -1 for name in wanted], dtype=np.intp)

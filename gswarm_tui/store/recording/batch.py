@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_agent.block import Block, BlockLayout
+from gswarm_agent.block import Block
 from gswarm_agent.metrics import ROW_NAMES
 from gswarm_tui.fleet.blocks import DecodedBlocks, decode
 from gswarm_tui.fleet.energy import EnergyUsed
@@ -85,15 +85,13 @@ class Samples:
         self._row_keys.append(rows)
 
     def columns(self) -> Iterator[Columns]:
-        """Return all rows as arrays, thousands at a time; metrics that the table lacks are left out."""
-        layout: BlockLayout | None = None
+        """Return all rows as arrays, thousands at a time."""
         parts: list[Columns] = []
         rows = 0
         for decoded in decode(self._blocks, ROWS_AT_ONCE):
-            if parts and (decoded.layout != layout or rows >= ROWS_AT_ONCE):
+            if rows >= ROWS_AT_ONCE:
                 yield _joined(parts)
                 parts, rows = [], 0
-            layout = decoded.layout
             parts.append(self._columns(decoded))
             rows += len(decoded.positions) * decoded.rows
         if parts:
@@ -116,13 +114,8 @@ class Samples:
             part.reshape(len(part), len(decoded.positions) * count)
             for part in (decoded.singles, decoded.doubles)
         ]
-        known = {column.name for column in table.columns}
         for indices, part in zip(metrics, numbers, strict=True):
-            for at, values in zip(indices, part, strict=True):
-                name = layout.columns[at]
-                # A node must not overwrite a key column; of metrics with one name the first counts.
-                if name in known and name not in columns:
-                    columns[name] = values
+            columns |= {layout.columns[at]: values for at, values in zip(indices, part, strict=True)}
         if not self._if_measured:
             return columns
         measured = ~np.all([np.isnan(part).all(axis=0) for part in numbers], axis=0)
