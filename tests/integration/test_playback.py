@@ -25,7 +25,6 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.recorded_source import RecordedSource
-from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
 from tests.recorded import recorded
 from tests.tui.scene import BEGINNING, Scene
@@ -309,13 +308,3 @@ def test_one_of_several_recordings_is_replayed_alone(tmp_path: Path) -> None:
             replay = RecordedSource(source, number)
             assert [e.node for e in frames(replay.events(0, 2e9))] == [node]
             assert list(replay.fleet(replay.end()).nodes) == [node]
-
-
-def test_a_newer_versions_file_is_refused(tmp_path: Path) -> None:
-    import duckdb
-
-    path = tmp_path / "run.duckdb"
-    record(path, [introduced()])
-    duckdb.connect(str(path)).execute("UPDATE recordings SET schema_version = 99").close()
-    with pytest.raises(StoreError, match="newer gswarm-tui"):
-        FileSource(path)

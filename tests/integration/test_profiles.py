@@ -28,7 +28,6 @@ from gswarm_tui.profiling.importing import import_report as import_profile
 from gswarm_tui.profiling.node_scripts import CONVERT
 from gswarm_tui.profiling.report_text import ReportError
 from gswarm_tui.store.querying.file_source import FileSource
-from gswarm_tui.store.sql.schema import SCHEMA_VERSION
 from tests.integration.exchange_recording import recording_of_node
 from tests.nsys_standin import CAPTURE, NODE, PID, SECRET, START_NS, UUIDS, write_standin
 from tests.unit.store_recording import query
@@ -575,23 +574,6 @@ def test_a_recording_with_profiles_is_read_like_any_other(
         assert source.query("SELECT count(*) FROM profile_kernels").rows() == [(5,)]
     assert main(["sessions", "--db", str(a100)]) == 0
     assert "saxpy-mpi-a100-2022" in capsys.readouterr().out
-
-
-def test_a_recording_of_an_older_version_gets_the_tables_of_profiles(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    db = recording_of_node(tmp_path / "run.duckdb")
-    with duckdb.connect(str(db)) as connection:
-        for what in ("view", "table"):
-            found = f"SELECT {what}_name FROM duckdb_{what}s() WHERE {what}_name LIKE 'profile%'"
-            for (name,) in connection.execute(found).fetchall():
-                connection.execute(f"DROP {what} {name}")
-        connection.execute("UPDATE recordings SET schema_version = 3")
-    assert main(["sql", "SELECT count(*) FROM profile_kernels", "--db", str(db), "--format", "csv"]) == 0
-    assert capsys.readouterr().out.split() == ["count_star()", "0"]
-    import_report(capsys, write_standin(tmp_path / "standin.sqlite"), "--db", db)
-    assert query(db, "SELECT kernels FROM profile_gpus") == [(6,)]
-    assert query(db, "SELECT schema_version FROM recordings") == [(SCHEMA_VERSION,)]
 
 
 def test_summary_and_report_have_the_longest_kernels_and_the_time_without_one(

@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pytest
 
@@ -416,15 +415,3 @@ def test_connections_of_gpus_are_stored_again_after_a_change(path: Path) -> None
     with closing(FileSource(path)) as file:
         (machine,) = RecordingReader(file, 1).machines.values()
     assert machine.hello.links == links(17)
-
-
-def test_file_of_an_older_version_is_read_without_connections_and_completed(path: Path) -> None:
-    record(path, [introduced(), arrived(1, [gpu_row(util_pct=1)] * 2)])
-    with duckdb.connect(path) as connection:
-        connection.execute("DROP TABLE gpu_links")
-    assert query(path, "SELECT count(*) FROM gpu_samples") == [(2,)]
-    with closing(FileSource(path)) as file:
-        assert file.query("SELECT * FROM gpu_links").rows() == []
-        assert RecordingReader(file, 1).machines
-    Database(path).close()
-    assert query(path, "SELECT count(*) FROM gpu_links") == [(0,)]

@@ -12,7 +12,6 @@ from contextlib import closing
 from datetime import UTC
 from pathlib import Path
 
-import duckdb
 import pytest
 
 from gswarm_agent.frame import ProcessSample
@@ -318,20 +317,6 @@ def test_summary_names_partial_nodes(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert output_of(capsys, "sessions").splitlines()[-1] == "partial: train (1 of 3 nodes)"
 
 
-def test_file_without_current_views_is_readable(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = [
-        output_of(capsys, *words.split()) for words in ("sessions", "summary train", "compare warm train")
-    ]
-    with duckdb.connect(str(recording)) as connection:
-        views = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
-        for (view,) in views:
-            connection.execute(f"DROP VIEW {view}")
-    assert views
-    assert [
-        output_of(capsys, *words.split()) for words in ("sessions", "summary train", "compare warm train")
-    ] == before
-
-
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -364,15 +349,6 @@ def test_mistake_prints_one_sentence(
     output = output_of(capsys, *words, status=2)
     assert complaint.format(path=path.name) in output
     assert output.count("\n") == 1
-
-
-def test_other_file_prints_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "notes.duckdb"
-    with duckdb.connect(str(path)) as connection:
-        connection.execute("CREATE TABLE notes (text VARCHAR)")
-    for word in ("sessions", "summary"):
-        output = output_of(capsys, word, status=2)
-        assert output == f"gswarm-tui: {path.name} isn't a recording of gswarm-tui; name one with --db.\n"
 
 
 def test_share_rounds_to_0_and_100_only_if_exact() -> None:

@@ -349,18 +349,6 @@ async def test_key_without_effect_says_why() -> None:
             assert app.is_running
 
 
-async def test_help_shows_the_keys_of_its_screen() -> None:
-    app = app_on(scene(2, 2, 5))
-    async with app.run_test(size=(100, 60)) as pilot:
-        await pilot.press("question_mark")
-        await pilot.pause()
-        assert "util<5 & power>300" in screen_text(app)
-        await pilot.press("escape", "e", "question_mark")
-        await pilot.pause()
-        assert "util<5 & power>300" not in screen_text(app)
-        assert "Go back" in screen_text(app)
-
-
 async def test_ticks_while_a_screen_opens_are_harmless() -> None:
     made = scene(2, 2, 5)
     app = app_on(made)

@@ -147,18 +147,6 @@ async def test_gpu_shows_only_its_processes() -> None:
         assert other not in screen_text(app)
 
 
-async def test_gpu_of_a_lost_node_shows_the_reason() -> None:
-    made = scene(nodes=1, gpus=2, seconds=5)
-    made.lose("gpu01", "connection refused", "is sshd up?").advance(3)
-    app = app_on(made)
-    async with app.run_test(size=(80, 24)) as pilot:
-        app.show(GpuScreen("gpu01", 0))
-        await pilot.pause()
-        assert "╳ lost 3 s" in line_with(app, "gpu01:0")
-        assert line_with(app, "connection refused")
-        assert line_with(app, "is sshd up?")
-
-
 async def test_key_changes_the_plotted_time() -> None:
     app = app_on(scene(nodes=1, gpus=1, seconds=30))
     async with app.run_test(size=(120, 40)) as pilot:

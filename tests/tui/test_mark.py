@@ -35,15 +35,6 @@ async def test_mark_with_values_is_listed_as_an_event() -> None:
         assert "epoch 3 · loss=1.25 acc=0.9 note=two words" in line_with(app, "mark")
 
 
-async def test_mark_can_be_backdated() -> None:
-    made = scene(2, 2, 60).recording()
-    app = app_on(made)
-    async with app.run_test(size=(120, 30)) as pilot:
-        await pilot.press("M")
-        await fill_in(app, pilot, "checkpoint", "", "30s ago")
-        assert made.fleet.event_log[-1].at == made.time - 30
-
-
 async def test_invalid_mark_is_reported_in_the_dialog() -> None:
     made = scene(1, 1, 5).recording()
     app = app_on(made)

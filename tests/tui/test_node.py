@@ -129,16 +129,6 @@ async def test_lost_node_shows_reason_age_and_remedy() -> None:
         assert "● live" in line_with(app, "gpu02")
 
 
-async def test_stale_node_shows_the_age_of_its_data() -> None:
-    made = scene(nodes=1, gpus=2, seconds=10)
-    made.silence("gpu01").advance(7)
-    app = app_on(made)
-    async with app.run_test(size=(80, 24)) as pilot:
-        app.show(NodeScreen("gpu01"))
-        await pilot.pause()
-        assert "≈ stale 7 s" in line_with(app, "gpu01")
-
-
 async def test_unconnected_nodes_and_nodes_without_gpus_are_shown() -> None:
     made = Scene(nodes=2, gpus=0)
     made.connect("gpu01").advance(3)

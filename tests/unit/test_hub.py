@@ -175,12 +175,6 @@ def test_frames_are_not_acknowledged_before_the_commit() -> None:
     assert link.acknowledged == [("life", 1)]
 
 
-def test_nodes_with_frames_are_listed() -> None:
-    made, _ = hub("n1", "n2")
-    made.links.update({name: FakeLink(name) for name in ("n1", "n2")})
-    assert made.nodes_with_frames() == ["n2"]
-
-
 def test_node_whose_frames_were_refused_reconnects_once() -> None:
     made, _ = hub("n1", "n2")
     links = {name: FakeLink(name) for name in ("n1", "n2")}

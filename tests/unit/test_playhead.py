@@ -23,18 +23,6 @@ def head(at: float = 1000.0) -> tuple[Playhead, PlayheadClock]:
     return Playhead(1000.0, 1060.0, at, clock), clock
 
 
-def test_paused_playhead_keeps_its_position() -> None:
-    playhead, clock = head()
-    clock.seconds += 10
-    assert playhead.at == 1000
-    playhead.play()
-    clock.seconds += 10
-    assert playhead.at == 1010
-    playhead.pause()
-    clock.seconds += 10
-    assert playhead.at == 1010
-
-
 def test_playhead_moves_at_its_speed() -> None:
     playhead, clock = head()
     playhead.play()

@@ -315,18 +315,6 @@ def test_losses_within_and_at_the_end_of_a_former_life_are_reported(folder: Fold
     ]
 
 
-def test_a_life_that_ended_properly_reports_no_loss(folder: Folder) -> None:
-    ended = begun(folder, "one")
-    for seq in range(1, 11):
-        ended.put(frame(seq))
-    ended.acknowledge("one", 4)
-    ended.spill()
-    again = begun(folder, "two")
-    assert gaps(again, "one") == []
-    again.acknowledge("one", 10)
-    assert again.empty
-
-
 def test_a_tally_of_another_version_is_ignored(folder: Folder, tmp_path: Path) -> None:
     begun(folder, "one").put(frame(1))
     (tmp_path / "top/rec@n1/tally").write_bytes(b"?" * 48)
