@@ -15,7 +15,10 @@ from gswarm_agent.asking import tool
 from gswarm_agent.wire import MAX_MESSAGE
 from gswarm_tui.asking import py_spy, stacks
 from gswarm_tui.asking.verdict import RankProcess
+from tests.integration.heads import nothing_left
+from tests.integration.test_record import record, run_beside
 from tests.jobs import worker_server
+from tests.unit.store_recording import query
 
 TRACEBACK = """Current thread 0x00007fa68effd6c0 (most recent call first):
   <no Python frame>
@@ -117,3 +120,49 @@ def test_a_worker_server_is_preferred_to_py_spy_while_it_answers(
     found = asked["stacks"][str(process.pid)]
     assert found["by"] == by
     assert found["looks"][0][0].startswith(place)
+
+
+JOB = """
+import os, subprocess, sys
+ranks = [
+    subprocess.Popen(
+        [sys.executable, sys.argv[1], str(rank)],
+        env=os.environ | {"RANK": str(rank), "WORLD_SIZE": "3"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    for rank in range(3)
+]
+for rank in ranks:
+    rank.stdout.readline()
+print("ranks started", file=sys.stderr, flush=True)
+sys.stdin.readline()
+for rank in ranks:
+    rank.communicate()
+"""
+
+
+def test_the_command_prints_the_odd_rank_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program, db = tmp_path / "rank.py", tmp_path / "run.duckdb"
+    program.write_text(RANK)
+    job = sys.executable, "-c", JOB, str(program)
+    with nothing_left(db), record(tmp_path, "--launcher", "local", "--", *job) as running:
+        running.wait_for("ranks started")
+        status = run_beside(tmp_path, "stacks")
+        printed = capsys.readouterr()
+        some = run_beside(tmp_path, "stacks", "--ranks", "0,7", "--json")
+        chosen = capsys.readouterr()
+        running.end("\n")
+    assert (status, some) == (0, 1), printed.err
+    assert [line for line in printed.out.splitlines() if not line.startswith("    <module>")] == [
+        *(f"rank 1 ({node_of(db)})", "    load (rank.py:6)", "    train (rank.py:8)"),
+        *("ranks 0,2", "    all_reduce (rank.py:4)", "    train (rank.py:8)"),
+    ]
+    assert "no stack of rank 7: no process of yours has that rank" in chosen.err
+    (group,) = json.loads(chosen.out)["groups"]
+    assert [one["rank"] for one in group["ranks"]] == [0, 2]
+
+
+def node_of(db: Path) -> str:
+    ((node,),) = query(db, "SELECT node FROM nodes")
+    return str(node)

@@ -70,18 +70,17 @@ def ask(request: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _why_unsafe(program: str) -> str:
-    """Return why a program isn't run, empty if nobody but this user and root can change it."""
-    each = os.path.realpath(program)
-    while True:
-        try:
-            status = os.stat(each)  # noqa: PTH116
-        except OSError as error:
-            return f"py_spy is {program}, which can't be used: {error.strerror}"
-        if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
-            return f"py_spy is {program}, which isn't run, because others can change {each}"
-        if each == "/":
-            return ""
-        each = os.path.dirname(each)  # noqa: PTH120
+    """Return why a program isn't run, empty if only this user and root can change it."""
+    real = os.path.realpath(program)
+    try:
+        status = os.stat(real)  # noqa: PTH116
+    except OSError as error:
+        return f"py_spy is {program}, which can't be used: {error.strerror}"
+    is_shared = status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022
+    while not is_shared and real != "/":
+        real = os.path.dirname(real)  # noqa: PTH120
+        is_shared = os.stat(real).st_mode & 0o1002 == 0o002  # noqa: PTH116  # open to all, and not sticky
+    return f"py_spy is {program}, which isn't run, because others can change {real}" if is_shared else ""
 
 
 def _look(pid: int, readers: Dict[str, Read], again_s: float, ends_at: float) -> Dict[str, Any]:
