@@ -75,14 +75,6 @@ def test_energy_over_missing_samples_is_counted() -> None:
     assert fleet.energy_j == fleet.sessions.sessions["s"].energy_j == 3 + 2.5
 
 
-def test_energy_over_missing_samples_is_counted_in_one_batch() -> None:
-    fleet = live([introduced()])
-    fleet.apply_frames(
-        [reading(1, (1000, 0)), reading(2, (None, 0)), reading(3, (None, None)), reading(4, (2000, 500))]
-    )
-    assert fleet.energy_j == 1.5
-
-
 def test_a_late_sample_adds_nothing_to_the_step_around_it() -> None:
     fleet = live([introduced(), introduced(life="life2")])
     for event in (
@@ -93,12 +85,6 @@ def test_a_late_sample_adds_nothing_to_the_step_around_it() -> None:
     ):
         fleet.apply(event)
     assert fleet.energy_j == pytest.approx(3 + 0.9)
-
-
-def test_gpu_energy_continues_when_another_gpu_disappears() -> None:
-    fleet = live([introduced(), reading(1, (1000, 0)), introduced(gpus=1, life="life2")])
-    fleet.apply(reading(1, (4000,), "life2", T0 + 9))
-    assert fleet.energy_j == 3
 
 
 def test_gpu_energy_is_summed_over_all_machines_of_its_node(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from gswarm_tui.fleet.events import Event, SessionStarted
-from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.results import QueryError, QuerySource
 from gswarm_tui.store.querying.running_query import split
@@ -224,11 +223,6 @@ def test_values_have_their_types(source: QuerySource) -> None:
     assert answer.dicts()[0]["t"] == datetime(2027, 1, 15)  # noqa: DTZ001  # UTC, without saying so
 
 
-def test_times_with_a_zone_are_returned(source: QuerySource) -> None:
-    ((now,),) = source.query("SELECT now()").rows()
-    assert now.tzinfo is not None
-
-
 def test_a_query_is_cancelled_from_another_thread(source: QuerySource) -> None:
     threading.Timer(0.2, source.interrupt).start()
     with pytest.raises(QueryError, match=r"^the query was cancelled$"):
@@ -265,10 +259,3 @@ def test_text_is_split_into_statements() -> None:
     assert split(" -- nothing\n") == []
     with pytest.raises(QueryError, match="unterminated string literal"):
         split("SELECT ' FROM")
-
-
-def test_opening_another_kind_of_file_is_reported_in_a_sentence(tmp_path: Path) -> None:
-    path = tmp_path / "notes.duckdb"
-    path.write_text("not a database, only notes" * 1000)
-    with pytest.raises(StoreError, match="is not a DuckDB file"):
-        FileSource(path)

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.metrics import DEFAULT_GROUPS
 from gswarm_tui.cli import main
 from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.common.errors import UserError
@@ -49,31 +48,6 @@ def settings(home: Path, text: str) -> Path:
     path.parent.mkdir(parents=True)
     path.write_text(text)
     return path
-
-
-def test_options_without_flags_have_defaults() -> None:
-    assert options() == Options(
-        nodes=None,
-        hostfile=None,
-        job=None,
-        demo=None,
-        interval_ms=1000,
-        metrics=DEFAULT_GROUPS,
-        record=True,
-        db=None,
-        launcher="ssh",
-        user=None,
-        ssh_config=None,
-        jump=None,
-        setup=None,
-        agent_python=None,
-        linger_s=None,
-        spool_mib=None,
-        arm=False,
-        query_memory=None,
-        theme=None,
-        metric="util_pct",
-    )
 
 
 def test_every_flag_sets_its_option(home: Path) -> None:
@@ -296,11 +270,6 @@ def test_every_setting_of_the_config_file_is_an_option() -> None:
     assert set(SETTINGS) == fields - {"nodes", "hostfile", "job", "demo", "new", "server", "allocation"}
 
 
-def test_errors_go_to_standard_error_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--nodes", "gpu[1-"]) == 2
-    assert capsys.readouterr() == ("", 'gswarm-tui: --nodes: "gpu[1-" is invalid: missing bracket.\n')
-
-
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_output_that_a_full_disk_refuses_gets_one_sentence(unbuffered: str) -> None:
     command = [sys.executable, "-m", "gswarm_tui", "completion", "bash"]
@@ -398,13 +367,6 @@ def test_help_of_each_command_fits_80_columns(
     shown = capsys.readouterr().out
     assert shown.startswith(f"usage: gswarm-tui {name}")
     assert max(map(len, shown.splitlines())) <= 80
-
-
-def test_python_m_runs_the_same_command() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "gswarm_tui", "--version"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.startswith("gswarm-tui ")
 
 
 def test_command_after_other_options_is_refused_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:

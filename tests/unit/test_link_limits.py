@@ -11,21 +11,19 @@ from dataclasses import dataclass, replace
 
 import asyncssh
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gswarm_agent.frame import TABLES, Frame, Note, ProcessSample
 from gswarm_agent.metrics import PROCESS_COLUMNS
 from gswarm_agent.wire import MAGIC, Message, Pong, encode
 from gswarm_tui.fleet.events import FrameArrived, LinkChanged, Phase, weight
-from gswarm_tui.launch.base import Launcher, LaunchError, Retry
+from gswarm_tui.launch.base import Launcher, LaunchError
 from gswarm_tui.launch.process import ProcessChannel
 from gswarm_tui.launch.srun import STEPS_AT_ONCE, SrunLauncher
 from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 from gswarm_tui.launch.ssh.launcher import HANDSHAKES_AT_ONCE
 from gswarm_tui.link import limits, link
 from gswarm_tui.link.limits import MIB, SPOOL_MEMORY_MIB, SPOOL_MIB, Allowance, Backlog
-from gswarm_tui.link.link import Backoff, Link
+from gswarm_tui.link.link import Link
 from tests.unit.store_recording import gpu_row, hello, host_row
 from tests.unit.test_link import (
     BEGIN,
@@ -42,24 +40,6 @@ from tests.unit.test_link import (
 )
 
 NODES = 1000
-
-
-@given(
-    seed=st.integers(),
-    spread_s=st.floats(0, 100),
-    steps=st.lists(st.sampled_from([Retry.SOON, Retry.SLOWLY, None]), max_size=40),
-)
-def test_backoff_stays_between_a_second_and_a_minute(
-    seed: int, spread_s: float, steps: list[Retry | None]
-) -> None:
-    backoff = Backoff(random.Random(seed), spread_s)
-    for step in steps:
-        if step is None:
-            backoff.reset()
-            continue
-        wait = backoff.next(step)
-        assert 1 <= wait <= 60
-        assert step is Retry.SOON or wait >= 45
 
 
 class Refusing(Launcher):

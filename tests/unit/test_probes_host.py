@@ -172,16 +172,6 @@ def test_only_physical_interfaces_are_summed(host: FakeHost) -> None:
     assert (row["net_rx_mb_s"], row["net_tx_mb_s"]) == (20, 6)
 
 
-def test_a_new_disk_counts_from_its_second_reading(host: FakeHost) -> None:
-    probe = HostProbe(str(host.proc), str(host.sys))
-    read(probe, 0)
-    host.device("sys/block/sdb")
-    host.disks(vda=(0, 0), sdb=(512 * 10**9, 0))
-    assert read(probe, 1)["disk_read_mb_s"] == 0
-    host.disks(vda=(0, 0), sdb=(512 * 10**9 + 512 * 10**5, 0))
-    assert read(probe, 2)["disk_read_mb_s"] == 51.2
-
-
 def test_pressure_is_the_share_of_time_some_task_waited(host: FakeHost) -> None:
     probe = HostProbe(str(host.proc), str(host.sys))
     read(probe, 0)
