@@ -89,8 +89,12 @@ class AskScreen(ViewerScreen):
             lines += [heading_rule(clean(step["title"]), cells)] if step["lines"] else []
             lines += [line for text in step["lines"] for line in self._indented(text, "text")]
         self.query_one(Canvas).show(lines)
+        ends = [event.at for event in self.fleet.event_log if event.kind == "asked"]
+        at = f" at {self.viewer.local(max(ends)):%H:%M:%S}" if ends else ""
         of = f"{plural(state['ranks'], 'rank')} " if state["ranks"] else ""
-        words = f"{of}being asked …" if state["running"] else f"{of}asked" if state["token"] else "not asked"
+        words = (
+            f"{of}being asked …" if state["running"] else f"{of}asked{at}" if state["token"] else "not asked"
+        )
         self.show_title([Span(" ask the job", "title"), Span(f"  {words}", "dim")])
 
     def _answer(self) -> list[Spans]:
@@ -104,7 +108,7 @@ class AskScreen(ViewerScreen):
             lines = [*wrapped("Nothing has been asked yet.", cells, "title"), *wrapped(keys, cells)]
         else:
             lines = self._sentence()
-            opens = "opens the finding; a asks again" if state["finding_id"] else "asks again"
+            opens = "opens the finding; a asks again" if state["finding_id"] else "asks step by step"
             lines += [(), *wrapped(f"{ENTER} {opens}.", cells, "dim")]
         return [(), *lines, ()]
 
