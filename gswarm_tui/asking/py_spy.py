@@ -18,10 +18,11 @@ from gswarm_tui.asking import stacks
 from gswarm_tui.asking.asking import MIB, Asking
 from gswarm_tui.asking.verdict import RankProcess, Verdict
 
-SECONDS, LOAN_S = 5, 60
+SECONDS, LOAN_S = 8, 60
 """Time for the stacks of a node's ranks, and for sending py-spy to a node."""
 LOANS_AT_ONCE = 16
-LIMITS = {"seconds": SECONDS - 1, "again_s": 1.0}
+LIMITS = {"seconds": 4, "again_s": 1.0}
+"""Time in which an agent looks at each rank, and within which it looks again."""
 
 
 @functools.cache

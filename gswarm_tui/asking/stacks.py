@@ -75,8 +75,9 @@ def _read(answer: Any, rank: RankProcess) -> RankStack:
         values = answer if "why" in answer else answer["stacks"][str(rank.pid)]
         if "why" in values:
             return RankStack(rank, why=printable(values["why"][:LONGEST]))
-        return RankStack(rank, tuple(_stack(look) for look in values["looks"][:MOST_LOOKS]))
-    except (LookupError, TypeError, AttributeError):
+        first, *others = (_stack(look) for look in values["looks"][:MOST_LOOKS])
+        return RankStack(rank, (first, *others))
+    except (LookupError, TypeError, ValueError, AttributeError):
         return RankStack(rank, why="its node sent something else than a stack")
 
 
@@ -92,7 +93,7 @@ def _is_collective(frame: str) -> bool:
 
 
 def _waits(stack: Stack) -> bool:
-    return any(map(_is_collective, stack[:1]))
+    return bool(stack) and _is_collective(stack[0])
 
 
 def _short(frame: str) -> str:
@@ -140,8 +141,8 @@ def _listed(ranks: Sequence[RankProcess]) -> str:
 def judge(answers: Mapping[str, Any], ranks: Sequence[RankProcess]) -> Verdict:
     """Return the ranks that aren't where most ranks wait.
 
-    Most ranks have to stand still in collectives, or else at the same place, at each look. At fault are those
-    that no look found there, whether they move or not.
+    Half of the ranks have to stand still in collectives, or else most of them at the same place, at each
+    look. At fault are those that no look found there, whether they move or not.
     """
     found = read(answers, ranks)
     seen = [one for one in found if one.looks]
@@ -156,11 +157,12 @@ def judge(answers: Mapping[str, Any], ranks: Sequence[RankProcess]) -> Verdict:
         return replace(verdict, decided=True)
     waiting = [one for one in still if _waits(one.looks[0])]
     behind = [one for one in seen if not any(map(_waits, one.looks))]
-    if not (waiting and behind):
+    known = bool(waiting and behind)
+    if not known:
         stack = groups(still)[-1].stack if still else ()
         waiting = [one for one in still if one.looks[0] == stack]
         behind = [one for one in seen if stack not in one.looks]
-    if 2 * len(waiting) <= len(seen):
+    if 2 * len(waiting) < len(seen) + (not known):
         what = f"{sum(one.moved for one in seen)} of {plural(len(found), 'rank')} moved in the last second"
         return replace(verdict, sentence=f"{what}, and no majority stands at one place{unread}")
     where = groups(waiting)[-1].place

@@ -54,6 +54,10 @@ def test_the_rank_outside_the_collective_is_behind() -> None:
     assert [(one.value, one.peers) for one in verdict.evidence] == [(odd, reduce)]
 
 
+def test_of_two_ranks_the_one_that_waits_for_nobody_is_behind() -> None:
+    assert [one.rank for one in judge([INPUT] * 2, [REDUCE] * 2).behind] == [0]
+
+
 def test_without_a_known_collective_the_majority_that_stands_still_tells() -> None:
     late = [STEP, INPUT, STEP]
     verdict = judge([BACKWARD] * 3, late, [BACKWARD] * 3, [BACKWARD] * 3)
