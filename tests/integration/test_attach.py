@@ -434,6 +434,9 @@ def test_a_metric_that_disappears_is_reported_in_the_same_life(node: Node) -> No
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        ([], "a command is missing"),
+        (["dance"], "unknown command 'dance'"),
+        (["stream", "--fast"], "stream: invalid option or missing value in '--fast'"),
         (["attach"], "attach needs --recording UID"),
         (["attach", "--recording", "../x"], "attach needs --recording UID"),
         (["attach", "--recording", "a", "--node", "b/c"], "attach needs --recording UID"),
@@ -446,7 +449,7 @@ def test_invalid_options_get_one_sentence(words: list[str], said: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gswarm_agent", *words], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 2
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"gswarm-agent: {said}")
 
 

@@ -156,12 +156,6 @@ def test_the_time_comes_before_former_lives_and_their_hellos_have_no_clock(spool
     assert [(hello.life, hello.clock) for hello in hellos] == [("one", None), ("two", ClockExchange(1, 5, 5))]
 
 
-def test_former_lives_are_delivered_before_the_hello_of_this_one(spool: Spool) -> None:
-    made = Delivery(spool, lambda: 5)
-    made.start(Start(1000, 1, (("one", 3),)))
-    assert [message.seq for message in said(made) if isinstance(message, Frame)] == [4, 5]
-
-
 def test_pongs_overtake_frames(spool: Spool) -> None:
     for seq in range(6, 30):
         spool.put(frame(seq))

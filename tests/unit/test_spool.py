@@ -266,22 +266,6 @@ def test_a_killed_life_leaves_its_count_until_that_is_acknowledged(folder: Folde
     assert Spool(folder).former_lives() == []
 
 
-def test_the_losses_of_several_killed_lives_are_all_reported(folder: Folder) -> None:
-    killed = begun(folder, "one")
-    for seq in range(1, 6):
-        killed.put(frame(seq))
-    begun(folder, "two")
-    third = begun(folder, "three")
-    third.put(frame(1))
-    last = begun(folder, "four")
-    assert [gap.seq for life in last.former_lives() for _, gap in gaps(last, life)] == [5, 1]
-    assert last.former_lives() == ["one", "three"]
-    last.acknowledge("one", 5)
-    last.put(frame(1))
-    after = begun(folder, "five")
-    assert after.former_lives() == ["three", "four"]
-
-
 def test_a_life_killed_while_it_writes_the_counts_reports_no_loss_twice(
     folder: Folder, tmp_path: Path
 ) -> None:
