@@ -254,8 +254,6 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["-o", "nowhere/x.json"], "no folder nowhere; create it, or name another one with -o."),
         (["-o", "x.json", "--table", "host"], "--table applies only to CSV; remove it for json."),
         (["-o", "-", "--format", "parquet"], "Parquet is written to a folder, not to standard output"),
-        (["-o", "run.duckdb", "--format", "csv", "--force"], "run.duckdb is the recording itself"),
-        (["-o", "taken.json"], "taken.json exists; name another file with -o, or replace it with --force."),
         (
             ["-o", "taken.json", "--format", "parquet"],
             "taken.json is a file, but Parquet is written to a folder",

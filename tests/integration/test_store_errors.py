@@ -141,11 +141,6 @@ def test_ctrl_c_ends_the_wait_for_a_rewrite_without_traceback(path: Path) -> Non
     assert query(path, "SELECT ended_at IS NOT NULL FROM recordings") == [(True,)]
 
 
-def test_a_pipe_is_refused_instead_of_waited_for(path: Path) -> None:
-    os.mkfifo(path)
-    assert refusal(path) == (f"{path} is a pipe or a device, not a file; name another one with --db")
-
-
 def test_a_file_in_use_names_the_process(path: Path) -> None:
     with Writer(path, "input()") as writer:
         assert writer.line() == "committed"

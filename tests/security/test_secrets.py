@@ -151,6 +151,7 @@ vllm serve meta-llama/Llama-3.1-8B --max-num-batched-tokens 8192 --tokenizer-mod
 t --max-tokens 100 --max_token 2048 --num-token 4096 --eos_token </s> --pad_token [PAD]
 t --bos-token=<s> --stop-token-ids 5
 t --use_auth_token True --trust-remote-code --auth none --n-pass 2 --two_pass=true --bypass x --compass=north
+python secret.py token train --password --lr 3
 t --password-file /run/secrets/db --token-file=/run/token --passes 3 --pass-through yes --key name --keys a,b
 git checkout 46c801e0d9806635a64ad0968a7050c84b95d020 -- src/main.c
 docker run --gpus all -u 1000:1000 --user 1000:100 -p 8888:8888 nvcr.io/nvidia/pytorch:24.05-py3
