@@ -223,6 +223,8 @@ WARNING = "warning"
 ERROR = "error"
 
 
+STEP = "step"
+"""Kind of the marks that ``gswarm_agent.mark.step`` sends; screens and plots leave these many out."""
 NOTE_KINDS = frozenset(
     (
         "clock",
@@ -233,6 +235,7 @@ NOTE_KINDS = frozenset(
         "mark",
         "measured",
         "notice",
+        STEP,
         "nvlink_degraded",
         "nvlink_restored",
         "unmeasured",

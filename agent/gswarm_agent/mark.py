@@ -6,17 +6,20 @@ Quick to import, because training loops make marks.
 from __future__ import annotations
 
 import math
+import os
+import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gswarm_agent.attach import MARK, connect, send_request
 from gswarm_agent.folder import SOCKET, Folder, folders, tops
-from gswarm_agent.frame import INFO, Frame, Note
+from gswarm_agent.frame import INFO, STEP, Frame, Note
 from gswarm_agent.probes.procfs import RANK_VARIABLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from threading import Thread
     from typing import Any, Deque, Dict, List, Mapping, Optional, Tuple, TypeAlias, Union
 
 Value: TypeAlias = "Union[int, float, str]"
@@ -28,6 +31,11 @@ MOST_ON_A_FRAME = 256
 """With the longest names and values they fill a third of the largest message."""
 MOST_WAITING = 4096
 _TIMEOUT_S = 5.0
+STEP_TIME = "step time"
+"""Name of the marks of ``step``."""
+STEPS_EVERY_S = 30.0
+"""A rank sends the times of its steps this often, however short they are."""
+_MOST_STEPS = 100_000
 _RANKS = tuple(name.decode() for name in RANK_VARIABLES)
 
 
@@ -161,6 +169,91 @@ def _send_to(folder: Folder, data: bytes) -> Optional[str]:
             return "its agent has another version"
 
 
+def step(number: Optional[int] = None, *, compute: Optional[float] = None) -> None:
+    """Note that this process has ended a step of its training loop; call it in every rank.
+
+    Every 30 s, a thread sends the median time of a step to this node's agents, so the loop never waits. It
+    never raises: what fails is warned of once. ``number`` is the step's, counted from 1 without one.
+    ``compute`` is how many seconds of the step this rank itself computed, without waiting for other ranks.
+    """
+    global _steps
+    try:
+        # A forked process, such as a data loader's, counts its own steps.
+        if _steps is None or _steps.pid != os.getpid():
+            _steps = Steps()
+        _steps.take(time.monotonic(), number, compute)
+    except Exception as error:
+        if _steps is not None:
+            _steps.warn(f"a step can't be counted: {error}")
+
+
+class Steps:
+    """The steps of this process that wait to be sent."""
+
+    def __init__(self, top: str = "") -> None:
+        self.pid, self._top, self._rank = os.getpid(), top, values_of([], os.environ)
+        self._number = 0
+        self._last = self._sent_at = -math.inf
+        self._took: List[float] = []
+        self._computed: List[float] = []
+        self.sender: Optional[Thread] = None
+        self._warned = False
+
+    def take(self, now: float, number: Optional[int], compute: Optional[float]) -> None:
+        """Add a step that ends at a monotonic time, and send what waits if it is time to."""
+        self._number = self._number + 1 if number is None else int(number)
+        if self._last == -math.inf:
+            # The first step includes the start, and ends no step.
+            self._last = self._sent_at = now
+            return
+        took, self._last = now - self._last, now
+        if len(self._took) < _MOST_STEPS:
+            self._took.append(took)
+            if compute is not None:
+                self._computed.append(float(compute))
+        if now - self._sent_at >= STEPS_EVERY_S and (self.sender is None or not self.sender.is_alive()):
+            self._sent_at = now
+            values: Dict[str, Value] = {
+                "step": self._number,
+                "steps": len(self._took),
+                "seconds": _median(self._took),
+            }
+            if self._computed:
+                values["compute"] = _median(self._computed)
+            self._took, self._computed = [], []
+            self._send({**values, **self._rank})
+
+    def _send(self, values: Dict[str, Value]) -> None:
+        from threading import Thread
+
+        self.sender = Thread(target=self._deliver, args=(values,), daemon=True)
+        self.sender.start()
+
+    def _deliver(self, values: Dict[str, Value]) -> None:
+        try:
+            marked = send(STEP_TIME, values, top=self._top)
+            if not marked.recordings:
+                self.warn(next(iter(marked.problems), "no gswarm-tui has an agent of yours on this node"))
+        except Exception as error:
+            self.warn(f"its marks can't be sent: {error}")
+
+    def warn(self, reason: str) -> None:
+        """Warn once, and of a job's ranks only in rank 0."""
+        from warnings import warn
+
+        if not self._warned and self._rank.get("rank", 0) == 0:
+            self._warned = True
+            with suppress(Warning):
+                warn(f"gswarm_agent.mark.step: {reason}; it goes on trying silently", stacklevel=3)
+
+
+_steps: Optional[Steps] = None
+
+
+def _median(values: List[float]) -> float:
+    return round(sorted(values)[len(values) // 2], 6)
+
+
 class Marks:
     """The marks that an agent has taken and that wait for its next frames, oldest first."""
 
@@ -173,7 +266,8 @@ class Marks:
             raise MarkError(
                 f"{MOST_WAITING} marks wait for the next sample; make fewer, or sample more often"
             )
-        self.add_note(Note("mark", INFO, name, ts_ns=ts_ns, detail=detail))
+        kind = STEP if name == STEP_TIME else "mark"
+        self.add_note(Note(kind, INFO, name, ts_ns=ts_ns, detail=detail))
 
     def add_note(self, note: Note) -> None:
         """Take a note of the agent itself."""

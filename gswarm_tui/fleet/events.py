@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from gswarm_agent.frame import INFO, NOTE_KINDS, WARNING, Frame, Hello
+from gswarm_agent.frame import INFO, NOTE_KINDS, STEP, WARNING, Frame, Hello
 from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS, known_groups
 from gswarm_tui.fleet.energy import EnergyUsed
 from gswarm_tui.fleet.findings import Finding
@@ -24,7 +24,7 @@ ABANDONED = "abandoned"
 """Kind of the event that names the nodes that still held frames when a recording was closed."""
 LINK_LOST, UNREACHABLE = "link_lost", "unreachable"
 """Kinds of the events of a link that broke, and of one to a node that was never connected."""
-KINDS_DURING_RUN = ("gap", "mark")
+KINDS_DURING_RUN = ("gap", "mark", STEP)
 """Kinds of events whose time lies within the run, even if they are logged after it."""
 INTERVAL_CHANGED = "interval_changed"
 """Kind of the event of a new sampling interval; its detail has ``old_ms`` and ``new_ms``."""

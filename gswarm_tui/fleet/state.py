@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gswarm_agent.frame import ERROR, INFO, NOTE_KINDS, WARNING, GpuFacts, Hello, Note
+from gswarm_agent.frame import ERROR, INFO, NOTE_KINDS, STEP, WARNING, GpuFacts, Hello, Note
 from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COLUMNS, HOST, PROCESSES
 from gswarm_agent.wire import FRAMES_REMAIN, SENT_ALL
 from gswarm_tui.common.quantities import plural
@@ -214,8 +214,9 @@ class Fleet:
         return self._log(logged)
 
     def _log(self, logged: list[EventLogged]) -> list[EventLogged]:
-        self.event_log.extend(logged)
-        self.logged_count += len(logged)
+        kept = [event for event in logged if event.kind != STEP]
+        self.event_log.extend(kept)
+        self.logged_count += len(kept)
         return logged
 
     def excuse_silence(self, seconds: float) -> None:

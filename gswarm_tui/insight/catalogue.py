@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from gswarm_tui.fleet.findings import FAULT, RANK_BEHIND
 from gswarm_tui.insight.rule import LOCAL, Rule
-from gswarm_tui.insight.rules import clocks, hardware, job_wide, memory, placement, ports, stragglers, use
+from gswarm_tui.insight.rules import (
+    clocks,
+    hardware,
+    job_wide,
+    memory,
+    placement,
+    ports,
+    steps,
+    stragglers,
+    use,
+)
 
 RULES: tuple[Rule, ...] = (
     *(*hardware.RULES, *clocks.RULES, *ports.RULES, *memory.RULES),
-    *(*stragglers.RULES, *job_wide.RULES, *placement.RULES, *use.RULES),
+    *(*stragglers.RULES, *steps.RULES, *job_wide.RULES, *placement.RULES, *use.RULES),
 )
 ASKED = Rule(
     *(RANK_BEHIND, "The job itself says which rank is behind", FAULT, LOCAL, ("processes",), "when asked"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gswarm_agent.frame import STEP
 from gswarm_tui.fleet.events import json_object
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.insight.window import Mask, Window
@@ -90,7 +91,7 @@ def _fewer_marks(window: Window, since: float, length_s: float) -> float | None:
     marks = [
         (event.at, float(step))
         for event in window.events
-        if event.kind == "mark"
+        if event.kind in ("mark", STEP)
         and event.at >= window.now - length_s
         and isinstance(step := json_object(event.detail).get("step"), int | float)
     ]

@@ -87,7 +87,9 @@ class LiveWatch:
 
     def submit(self, events: Sequence[Event]) -> None:
         """Note the events that rules read, as a sink of the hub."""
-        self.window.events.extend(event for event in events if isinstance(event, EventLogged))
+        for event in events:
+            if isinstance(event, EventLogged):
+                self.window.note(event)
 
     def observe(self, now: float) -> None:
         """Read the fleet's newest values, and look with all rules when a step is complete."""

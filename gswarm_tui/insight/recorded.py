@@ -192,7 +192,8 @@ class _Feed:
         }
         table = "process_samples JOIN (SELECT gpu_id, node_id FROM gpus) USING (gpu_id)"
         self._processes = self._lists(table, "gpu_id", *PROCESS_KEYS, *PROCESS_COLUMNS)
-        self._events = self._reader.logged_events(*self._span[:2])[::-1]
+        events = self._reader.logged_events(*self._span[:2]) + self._reader.step_events(*self._span[:2])
+        self._events = sorted(events, key=lambda event: event.at, reverse=True)
         sampled: list[bool] = self._hosts.sampled.any(axis=1).tolist()
         return sampled
 
@@ -235,7 +236,7 @@ class _Feed:
                 window.processes[node] = ()
         while self._events and self._events[-1].at <= now:
             event = self._events.pop()
-            window.events.append(event)
+            window.note(event)
             if event.kind == METRICS_CHANGED and PROCESSES not in (new_groups(event.detail) or (PROCESSES,)):
                 window.processes.update(dict.fromkeys(window.processes))
         gpus, hosts = self._gpus.values[at][:, self._gpu_places], self._hosts.values[at][:, self._host_places]

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_agent.frame import GpuFacts, Hello, ProcessSample
+from gswarm_agent.frame import STEP, GpuFacts, Hello, ProcessSample
 from gswarm_agent.metrics import PORT_ERRORS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.fleet.gpu_links import HOST
 from gswarm_tui.fleet.history import Floats, Singles
 from gswarm_tui.insight.rows import Rows
 from gswarm_tui.insight.signals import GPU_SIGNALS, HOST_SIGNALS, NEWEST
+from gswarm_tui.insight.step_marks import StepMarks
 
 Mask = npt.NDArray[np.bool_]
 STEP_S = 5.0
@@ -160,7 +161,13 @@ class Window:
         self.port_rows, self.mount_rows = Rows(_PORT_COLUMNS, 10), Rows(_MOUNT_COLUMNS, 30)
         self.owner: str | None = self.user
         self._means: dict[tuple[str, float], Floats] = {}
+        self.step_marks = StepMarks()
         self.lay_out(self.infos)
+
+    def note(self, event: EventLogged) -> None:
+        """Add a logged event. Of the many marks of steps, those of one rank are among the events."""
+        if event.kind != STEP or self.step_marks.take(event):
+            self.events.append(event)
 
     def lay_out(self, infos: Mapping[str, NodeInfo]) -> None:
         """Assign columns to the job's GPUs of these hellos; those that were there keep their history."""

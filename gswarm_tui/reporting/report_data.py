@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from gswarm_agent.frame import INFO
+from gswarm_agent.frame import INFO, STEP
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.profiles import longest_kernels, profile_line
 from gswarm_tui.analysis.summary_data import ProcessPeaks, Summary, processes, summarize
@@ -51,7 +51,7 @@ GROUP BY ALL ORDER BY n.node_id
 _EVENTS = first_events(
     "e.kind, e.severity, coalesce(n.node, '') AS node, g.gpu_index AS gpu, "
     "coalesce(e.message, '') AS message, coalesce(e.detail, '') AS detail",
-    f"g.{MINE}",
+    f"g.{MINE} AND e.kind <> '{STEP}'",
     MOST_EVENTS,
 )
 

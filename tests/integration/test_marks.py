@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -41,14 +42,14 @@ def mark_on(node: Node, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env={"RANK": "3"})
 
 
-def marks_in(agent: Agent) -> list[Note]:
-    return [n for m in agent.heard if isinstance(m, Frame) for n in m.notes if n.kind == "mark"]
+def marks_in(agent: Agent, kind: str = "mark") -> list[Note]:
+    return [n for m in agent.heard if isinstance(m, Frame) for n in m.notes if n.kind == kind]
 
 
-def hear_marks(agent: Agent, count: int) -> list[Note]:
-    while len(marks_in(agent)) < count:
+def hear_marks(agent: Agent, count: int, kind: str = "mark") -> list[Note]:
+    while len(marks_in(agent, kind)) < count:
         agent.hear(Frame, sum(isinstance(m, Frame) for m in agent.heard) + 1)
-    return marks_in(agent)
+    return marks_in(agent, kind)
 
 
 @pytest.mark.parametrize(
@@ -211,3 +212,34 @@ def test_an_invalid_mark_is_refused_with_a_reason(
     done = mark_on(node, *words)
     assert (done.returncode, done.stdout) == (status, "")
     assert said in done.stderr
+
+
+def test_steps_are_sent_as_medians_every_half_minute(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "7")
+    agent = node.attach()
+    agent.hear(Frame)
+    steps = mark.Steps(top=str(node.folder))
+    for second in range(40):
+        steps.take(100.0 + second + 0.4 * (second == 20), None, 0.25)
+    (note,) = hear_marks(agent, 1, "step")
+    found = {"step": 31, "steps": 30, "seconds": 1.0, "compute": 0.25, "rank": 7}
+    assert json.loads(note.detail or "") == found
+
+
+def test_steps_never_fail_and_warn_once_in_rank_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    for rank in ("1", "0"):
+        monkeypatch.setenv("RANK", rank)
+        steps = mark.Steps(top=str(tmp_path))
+        for second in (0.0, 40.0, 80.0):
+            steps.take(second, None, None)
+            if steps.sender is not None:
+                steps.sender.join()
+        monkeypatch.setattr(mark, "_steps", mark.Steps(top=str(tmp_path)))
+        mark.step("three", compute="long")  # type: ignore[arg-type]
+    said = [str(warning.message) for warning in recwarn]
+    assert [text.partition(";")[0] for text in said] == [
+        "gswarm_agent.mark.step: no gswarm-tui has an agent of yours on this node",
+        "gswarm_agent.mark.step: a step can't be counted: invalid literal for int() with base 10: 'three'",
+    ]

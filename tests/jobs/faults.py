@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from gswarm_agent.frame import ERROR, WARNING, Note, ProcessSample
+from gswarm_agent.frame import ERROR, INFO, WARNING, Note, ProcessSample
 from gswarm_agent.metrics import PROCESS_COLUMNS
 from gswarm_agent.probes.gpus.nvidia_xid_catalogue import describe
 from tests.jobs.model import CPUS, GPU_MIB, HOST_MIB, LIMIT_MIB, USER, Act, Fault, State, Value, pid_of
@@ -27,6 +27,25 @@ def here(state: State, fault: Fault) -> slice:
 
 
 # One GPU or node is slower
+
+
+def marks_steps(state: State, fault: Fault) -> None:
+    """Send a mark of each rank's steps every 30 s; one rank computes longer after ten minutes."""
+    if state.age % 30 >= state.job.tick_s:
+        return
+    slow = at(state, fault)
+    for rank in range(state.job.count):
+        longer = 1 / (1 - fault.strength) if rank == slow and state.age > 600 else 1.0
+        seconds, compute = 2.0 + (state.age > 600) * fault.strength, 1.1 * longer * (1 + rank % 3 / 50)
+        values = {
+            "step": round(state.age / 2),
+            "steps": 15,
+            "seconds": seconds,
+            "compute": compute,
+            "rank": rank,
+        }
+        note = Note("step", INFO, "step time", None, None, json.dumps(values))
+        state.notes.append((rank // state.job.gpus, note))
 
 
 def slows(what: str = "clock", *, node: bool = False, **columns: Value) -> Act:

@@ -83,7 +83,8 @@ def _push(window: Window, of_step: list[Tick]) -> None:
                     row: dict(zip(columns, values or (), strict=False)) for row, values in listed[name]
                 }
     for tick in of_step:
-        window.events.extend(_logged(tick))
+        for event in _logged(tick):
+            window.note(event)
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         gpus = np.nanmean([_signals(GPU_SIGNALS, tick.gpus) for tick in of_step], axis=0)
         hosts = np.nanmean([_signals(HOST_SIGNALS, tick.hosts) for tick in of_step], axis=0)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_agent.block import Block, BlockLayout
-from gswarm_agent.frame import WARNING, GpuFacts, GpuLink, Hello, HostFacts
+from gswarm_agent.frame import STEP, WARNING, GpuFacts, GpuLink, Hello, HostFacts
 from gswarm_agent.metrics import (
     DEFAULT_GROUPS,
     EXACT_COLUMNS,
@@ -48,7 +48,7 @@ from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.arrays import ArraySource
 from gswarm_tui.store.sql.schema import micros
 
-MAX_EVENTS = 50_000
+MAX_EVENTS, MAX_STEPS = 50_000, 200_000
 _METRICS = {"gpu_samples": GPU_COLUMNS, "host_samples": HOST_COLUMNS, "process_samples": PROCESS_COLUMNS}
 _METRICS |= {f"{ROW_NAMES[kind]}_samples": columns for kind, columns in LISTING_COLUMNS}
 _UNKNOWN_LIFE = {"life": "", "last_ts": None, "clock_offset_s": None}
@@ -323,8 +323,15 @@ class RecordingReader:
         return [finding for row in rows if (finding := _finding(row)) is not None]
 
     def logged_events(self, low: int, high: int) -> list[EventLogged]:
-        """Return the latest logged events after ``low`` up to ``high``, oldest first. Raises StoreError."""
-        return self._events("ts > ? AND ts <= ?", EVENTS_KEPT, stamp(low), stamp(high))
+        """Return the latest logged events after ``low`` up to ``high``, oldest first. Raises StoreError.
+
+        Those of steps aren't among them.
+        """
+        return self._events(f"kind <> '{STEP}' AND ts > ? AND ts <= ?", EVENTS_KEPT, stamp(low), stamp(high))
+
+    def step_events(self, low: int, high: int) -> list[EventLogged]:
+        """Return what ``mark.step`` sent after ``low`` up to ``high``, oldest first. Raises StoreError."""
+        return self._events(f"kind = '{STEP}' AND ts > ? AND ts <= ?", MAX_STEPS, stamp(low), stamp(high))
 
     def link_events(self, until: int) -> list[EventLogged]:
         """Return the events of links up to a time (microseconds), oldest first. Raises StoreError."""
