@@ -162,6 +162,14 @@ def test_why_a_process_cannot_be_read(stderr: str, scope: str, said: str, tmp_pa
     assert said in agent.why_refused(stderr, 12, str(tmp_path))
 
 
+def test_a_program_that_made_itself_unreadable_belongs_to_another_in_proc(tmp_path: Path) -> None:
+    (tmp_path / "12").mkdir()
+    (tmp_path / "12/stat").write_text(f"12 (train) S {'0 ' * 49}")
+    (tmp_path / "12/status").write_text(f"Name:\ttrain\nUid:\t{os.geteuid() + 1}\t0\t0\t0\n")
+    (tmp_path / "12/environ").touch()
+    assert "PR_SET_DUMPABLE 0" in agent.why_refused("Permission Denied: Try running again", 12, str(tmp_path))
+
+
 def test_a_program_that_others_can_change_is_not_run(tmp_path: Path) -> None:
     program = tmp_path / "py-spy"
     program.write_text("#!/bin/sh\n")

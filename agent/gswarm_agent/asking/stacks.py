@@ -184,7 +184,7 @@ def why_refused(stderr: str, pid: int, proc: str = "/proc") -> str:
         if parse_process_stat(read_start(f"{proc}/{pid}/stat")).state in "tT":
             return f"it is stopped by a signal or a debugger; kill -CONT {pid} lets it continue"
         owner = parse_process_uid(read_start(f"{proc}/{pid}/status"))
-        if os.stat(f"{proc}/{pid}").st_uid != owner:  # noqa: PTH116
+        if os.stat(f"{proc}/{pid}/environ").st_uid != owner:  # noqa: PTH116
             return f"its program made itself unreadable (PR_SET_DUMPABLE 0): remove that, {_SERVER}"
     if "ermission" not in stderr:
         return f"it couldn't be read: {next(iter(stderr.splitlines()), 'no reason given')[:LONGEST]}"
