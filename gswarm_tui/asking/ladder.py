@@ -54,7 +54,7 @@ def build_steps(tracing: Tracing, query: Query, py_spy_path: str = "") -> tuple[
         for one in ranks:
             pids.setdefault(one.node, []).append(one.pid)
         requests = {node: {"pids": them, "seconds": FLIGHT_RECORDER_S} for node, them in pids.items()}
-        answers = await asking.ask(FLIGHT_RECORDER, requests, seconds=FLIGHT_RECORDER_S + 1)
+        answers = await asking.ask(FLIGHT_RECORDER, requests, seconds=FLIGHT_RECORDER_S + 1, most=16 * MIB)
         return await asyncio.to_thread(flight_recorder.judge, answers, ranks)
 
     async def ask_trace(_asking: Asking, ranks: Sequence[RankProcess]) -> Verdict:

@@ -13,6 +13,8 @@ from gswarm_tui.fleet.findings import Evidence
 NAMED = 4
 """Ranks that a sentence names; it counts the others."""
 MOVED = "all ranks moved in the last second"
+MALFORMED = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
+"""Errors of reading an answer that has another form than expected."""
 
 
 @dataclass(frozen=True)
@@ -69,3 +71,10 @@ class Verdict:
 def names(ranks: tuple[RankProcess, ...]) -> str:
     """Return ranks as words: the first few with their places, the others counted."""
     return first_of([one.name for one in ranks], NAMED)
+
+
+def whole(value: Any) -> int:
+    """Return a number of an answer, -1 or more. Raises ValueError if it is none."""
+    if type(value) is not int or not -1 <= value < 2**64:
+        raise ValueError(value)
+    return value

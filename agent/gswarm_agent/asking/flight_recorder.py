@@ -56,12 +56,7 @@ def ask(request: Dict[str, Any]) -> Dict[str, Any]:
     wanted = set(request["pids"])
     found = [one for one in ranks.find_ranks() if one.pid in wanted]
     with ThreadPoolExecutor(_WORKERS) as pool:
-        answers = list(pool.map(lambda one: _ask_rank(one, ends_at), found))
-    # Ranks of a node are mostly in the same groups, and a group may have thousands of members.
-    members: Dict[Tuple[int, ...], int] = {}
-    for group in (group for answer in answers for group in answer.get("groups", ())):
-        group["members"] = members.setdefault(tuple(group["members"]), len(members))
-    return {"ranks": answers, "members": list(members)}
+        return {"ranks": list(pool.map(lambda one: _ask_rank(one, ends_at), found))}
 
 
 def _ask_rank(one: LocalRank, ends_at: float) -> Dict[str, Any]:
@@ -74,7 +69,9 @@ def _ask_rank(one: LocalRank, ends_at: float) -> Dict[str, Any]:
         return {"pid": one.pid, "why": "what its Flight Recorder has can't be understood"}
     if not groups:
         return {"pid": one.pid, "why": "its Flight Recorder has no collective yet"}
-    groups.sort(key=lambda group: (group["scheduled"] <= group["completed"], -group["newest"]))
+    groups.sort(
+        key=lambda of: (of["transfer"] or of["scheduled"] > of["completed"], of["newest"]), reverse=True
+    )
     return {"pid": one.pid, "now": now, "groups": groups[:_MOST_GROUPS]}
 
 
@@ -162,6 +159,7 @@ def summarise(record: Any) -> List[Dict[str, Any]]:
             "scheduled": max(0, int(status["last_enqueued_collective"])),
             "started": max(0, int(status["last_started_collective"])),
             "completed": max(0, int(status["last_completed_collective"])),
+            "transfer": False,
         }
     for entry in record.get("entries", ()):
         group = groups.get(entry["pg_id"])
@@ -177,20 +175,14 @@ def summarise(record: Any) -> List[Dict[str, Any]]:
             group["members"] = [int(rank) for rank in json.loads(config["ranks"])] if config else []
         if entry["is_p2p"]:
             # Gloo never says that an entry is completed, only that it has retired.
-            if not (entry["state"] == "completed" or entry["retired"] or "transfer" in group):
-                group["transfer"] = _call(entry)
+            group["transfer"] |= not (entry["state"] == "completed" or entry["retired"])
         elif entry["collective_seq_id"] == group["completed"] + 1:
-            group["pending"] = _call(entry)
+            name = str(entry["profiling_name"]).rpartition(":")[2]
+            sizes = ", ".join(str(size) for size in entry["input_sizes"][:_MOST_SIZES])
+            dtype = next(iter(entry["input_dtypes"]), "")
+            text = _clip(f"{name} {sizes} {dtype}".strip())
+            group["pending"] = {"text": text, "since": entry["time_created_ns"] / 1e9}
     return [group for group in groups.values() if group["name"]]
-
-
-def _call(entry: Dict[str, Any]) -> Dict[str, Any]:
-    return {
-        "name": _clip(str(entry["profiling_name"]).rpartition(":")[2]),
-        "sizes": [[int(size) for size in each[:_MOST_SIZES]] for each in entry["input_sizes"][:_MOST_SIZES]],
-        "dtype": _clip(next(iter(entry["input_dtypes"]), "")),
-        "since": entry["time_created_ns"] / 1e9,
-    }
 
 
 def _clip(text: Any) -> str:
