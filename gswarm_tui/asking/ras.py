@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from gswarm_tui.asking.verdict import MOVED, NAMED, RankProcess, Verdict
+from gswarm_tui.asking.verdict import MALFORMED, MOVED, NAMED, RankProcess, Verdict, whole
 from gswarm_tui.common.errors import printable
 from gswarm_tui.common.quantities import first_of
 from gswarm_tui.fleet.findings import Evidence
@@ -19,29 +19,16 @@ SAFE = (2, 29, 2)
 _MAX_CHARACTERS = 8 << 20
 _MOST_LISTED = 20
 """Communicators that are listed, at most."""
-_OTHER = 8
-_ERRORS = {
-    1: "unhandled CUDA error",
-    2: "system error",
-    3: "internal error",
-    4: "invalid argument",
-    5: "invalid usage",
-    _OTHER: "unexpected error",
-    6: "remote process error",
-}
-"""NCCL's results. The process that reports an error of a remote process is the last to blame."""
-_DEAD, _SILENT, _LEFT, _STARTING = "dead", "unresponsive", "left", "initializing"
+_DEAD, _SILENT, _FAILED, _LEFT = "dead", "unresponsive", "failed", "left"
+_HEARD = "with the error of another"
 _SURE = {
     _DEAD: "NCCL considers {} dead",
     _SILENT: "NCCL gets no answer from {}",
-    **{error: f'NCCL reports "{error}" on {{}}' for error in _ERRORS.values()},
+    _FAILED: "NCCL reports an error on {}",
 }
 """Clauses on ranks by their state, the worst first."""
-_PASSING = {
-    _LEFT: "{} left or never joined a communicator that most others are members of",
-    _STARTING: "NCCL is still initializing {}",
-}
-"""States that every rank passes through; those that last a second count."""
+_RUNS, _REMOTE = (0, 7), 6
+"""Results of NCCL: of a rank without an error, and of one that got the error of another."""
 # NCCL up to 2.28.9 omits the comma after this field of a missing rank.
 _NO_COMMA = re.compile(r'("nvml_dev": -?\d+)(\s+"status")')
 _GROUP = re.compile(r"^ *(\d{1,9}) +\d+ +\d+ +[\d-]+ +(\d{1,9}) +\d+ +[A-Z]+ +[A-Z,]+$", re.MULTILINE)
@@ -50,12 +37,12 @@ _PROCESS = re.compile(r"^  Process (\d{1,9}) on node (\S+) managing ", re.MULTIL
 _FUNCTION = re.compile(r"  Communicator ranks have different (\w{1,20})")
 _RANKS = re.compile(
     r"  (?:Rank (\d{1,9})|(\d{1,9}) ranks)(?: (?:has|have|reported) (.{1,60}?))?"
-    r"(?: -- GPU (?:\d+ \(NVML )?(\d{1,4})\)? managed by process (\d{1,9}) on node (\S{1,64}))?"
+    r"(?: -- GPU (?:\d+ \(NVML )?\d{1,4}\)? managed by process (\d{1,9}) on node (\S{1,64}))?"
 )
 _COUNT = re.compile(r"up to operation (\d{1,20})|not launched any")
 _UNNAMED = RankProcess("", 0, None)
 """All members of a communicator that a text report doesn't name."""
-_Join = Callable[[str, int, int], RankProcess]
+_Join = Callable[[str, int], RankProcess]
 
 
 @dataclass
@@ -79,14 +66,10 @@ class _Communicator:
         return {one.process: one.counts for one in self.members.values() if one.counts}
 
     def behind(self) -> set[RankProcess]:
-        """Return the processes that launched fewer collectives than others, or as many but different ones."""
+        """Return the processes that launched fewer collectives than others."""
         counts = self.counts()
         most = max((one.total() for one in counts.values()), default=0)
-        if fewer := {process for process, one in counts.items() if one.total() < most}:
-            return fewer
-        kinds = {process: tuple(sorted(one.items())) for process, one in counts.items()}
-        usual = Counter(kinds.values()).most_common(1)
-        return {process for process, kind in kinds.items() if kind != usual[0][0]}
+        return {process for process, one in counts.items() if one.total() < most}
 
     def __str__(self) -> str:
         counts = self.counts().values()
@@ -115,38 +98,43 @@ def judge(first: str, second: str | None, ranks: Sequence[RankProcess]) -> Verdi
     try:
         before = _parse(first, ranks)
         now = before if second is None else _parse(second, ranks)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except MALFORMED:
         return Verdict(STEP, "the report of NCCL RAS is damaged or cut short")
-    alive = {process for one in now.values() for process in one.counts()}
-    if ranks and alive and alive.isdisjoint(ranks):
+    moved, everyone = _moved(before, now)
+    if everyone and everyone.isdisjoint(ranks):
         return Verdict(
             STEP, "NCCL RAS reports on other processes; another job may have answered (NCCL_RAS_ADDR)"
         )
     lines = [str(one) for one in list(now.values())[:_MOST_LISTED]]
     if len(now) > _MOST_LISTED:
         lines.append(f"{len(now) - _MOST_LISTED:,} more communicators")
-    for sentence, behind, evidence in _faults(before, now):
-        if second is None and evidence and evidence[0].value not in _SURE:
-            once = f"{sentence}; RAS answered only once, so this may have passed"
-            return Verdict(STEP, once, lines=tuple(lines))
-        return Verdict(STEP, sentence, True, _sorted(behind), evidence, tuple(lines))
-    return Verdict(STEP, _why_undecided(before, now), lines=tuple(lines))
-
-
-_Fault = tuple[str, Collection[RankProcess], tuple[Evidence, ...]]
-
-
-def _faults(before: _Communicators, now: _Communicators) -> Iterator[_Fault]:
-    """Yield each fault as a sentence, the processes behind and the evidence, the surest first."""
+    verdict = Verdict(STEP, "NCCL RAS reports no communicator", lines=tuple(lines))
+    members = [member for one in now.values() for member in one.members.values()]
     for state, clause in _SURE.items():
-        if found := _in_state(now, state):
-            yield clause.format(_names(found)), found, (Evidence("NCCL state", state),)
-    moved, everyone = _moved(before, now)
-    if everyone and len(moved) == len(everyone):
-        yield MOVED, (), ()
-    for state, clause in _PASSING.items():
-        if found := _in_state(now, state) & _in_state(before, state):
-            yield clause.format(_names(found)), found, (Evidence("NCCL state", state),)
+        if found := {member.process for member in members if member.state == state}:
+            return _decide(verdict, clause.format(_names(found)), found, Evidence("NCCL state", state))
+    if not now:
+        return verdict
+    if second is None:
+        return replace(verdict, sentence="NCCL RAS answered only once, which doesn't show who is late")
+    if everyone and moved == everyone:
+        return _decide(verdict, MOVED)
+    if (late := _judge_late(verdict, before, now, moved)) is not None:
+        return late
+    if moved:
+        saw = f"{len(moved):,} of {len(everyone):,} ranks moved within a second, and none stays behind"
+        return replace(verdict, sentence=saw)
+    return replace(verdict, sentence="NCCL RAS names no rank that launched fewer collectives than the others")
+
+
+def _decide(verdict: Verdict, saw: str, behind: Collection[RankProcess] = (), *evidence: Evidence) -> Verdict:
+    return replace(verdict, sentence=saw, decided=True, behind=_sorted(behind), evidence=evidence)
+
+
+def _judge_late(
+    verdict: Verdict, before: _Communicators, now: _Communicators, moved: set[RankProcess]
+) -> Verdict | None:
+    """Return a verdict on ranks that were behind in both reports and didn't move; None without any."""
     stuck: dict[str, set[RankProcess]] = {}
     waiting: set[RankProcess] = set()
     for key, one in now.items():
@@ -156,30 +144,17 @@ def _faults(before: _Communicators, now: _Communicators) -> Iterator[_Fault]:
             waiting |= {process for process, count in counts.items() if count.total() > fewest}
     late = set().union(*stuck.values())
     # A rank that is behind in one communicator because it waits in another isn't at fault.
-    if culprits := (late - waiting or late) - {_UNNAMED}:
-        key = max((key for key in stuck if stuck[key] & culprits), key=lambda key: now[key].size)
-        few, counts = _sorted(culprits & stuck[key]), now[key].counts()
-        least = counts[few[0]]
-        most = max((counts[process] for process in counts.keys() - few), key=Counter.total, default=least)
-        function = max(sorted(most | least), key=lambda name: abs(most[name] - least[name]))
-        low, high = least[function], most[function]
-        others = f"{now[key].size - len(few):,} " if now[key].size - len(few) > 1 else ""
-        words = f"{_names(few)} launched {low:,} {function}s, the other {others}{high:,}"
-        yield words, culprits, (Evidence(f"{function}s", low, high),)
-
-
-def _why_undecided(before: _Communicators, now: _Communicators) -> str:
-    if not now:
-        return "NCCL RAS reports no communicator"
-    moved, everyone = _moved(before, now)
-    if moved:
-        return f"{len(moved):,} of {len(everyone):,} ranks moved within a second, and none stays behind"
-    largest = max(now.values(), key=lambda one: one.size)
-    counts = next(iter(largest.counts().values()), None)
-    if not counts or largest.behind():
-        return "NCCL RAS names no rank that is behind; in text, it omits counts that are equal"
-    function, count = counts.most_common(1)[0]
-    return f"all {largest.size:,} ranks launched {count:,} {function}s, which doesn't show who is late"
+    if not (culprits := late - waiting - {_UNNAMED}):
+        return None
+    key = max((key for key in stuck if stuck[key] & culprits), key=lambda key: now[key].size)
+    few, counts = _sorted(culprits & stuck[key]), now[key].counts()
+    least = counts[few[0]]
+    most = max((counts[process] for process in counts.keys() - few), key=Counter.total, default=least)
+    function = max(sorted(most | least), key=lambda name: abs(most[name] - least[name]))
+    low, high = least[function], most[function]
+    others = f"{now[key].size - len(few):,} " if now[key].size - len(few) > 1 else ""
+    saw = f"{_names(few)} launched {low:,} {function}s, the other {others}{high:,}"
+    return _decide(verdict, saw, culprits, Evidence(f"{function}s", low, high))
 
 
 def _sorted(ranks: Collection[RankProcess]) -> tuple[RankProcess, ...]:
@@ -197,11 +172,6 @@ def _name(one: RankProcess) -> str:
     return one.name if one.node else f"{one.name} on {one.addresses[0]}"
 
 
-def _in_state(communicators: _Communicators, state: str) -> set[RankProcess]:
-    members = (member for one in communicators.values() for member in one.members.values())
-    return {member.process for member in members if member.state == state}
-
-
 def _moved(before: _Communicators, now: _Communicators) -> tuple[set[RankProcess], set[RankProcess]]:
     """Return the processes that launched collectives since, and all."""
     totals, earlier = Counter[RankProcess](), Counter[RankProcess]()
@@ -215,76 +185,34 @@ def _parse(report: str, ranks: Sequence[RankProcess]) -> _Communicators:
     """Return the communicators of a report by identifier. Raises several errors for what is none."""
     if len(report) > _MAX_CHARACTERS:
         raise ValueError(len(report))
-    known: dict[tuple[str, str, int], RankProcess] = {}
-    nodes: dict[str, set[str]] = {}
-    for one in ranks:
-        for address in one.addresses:
-            nodes.setdefault(address, set()).add(one.node)
-            known[address, "pid", one.pid] = one
-            if one.gpu is not None:
-                known[address, "gpu", one.gpu] = one
+    known = {(address, one.pid): one for one in ranks for address in one.addresses}
+    nodes = {address: one.node for one in ranks for address in one.addresses}
 
-    def join(host: str, pid: int, gpu: int) -> RankProcess:
-        if found := known.get((host, "pid", pid)):
-            return found
-        # Several nodes may have the address of a bridge. In a container with its own process IDs, only the
-        # GPU is the same.
-        here = nodes.get(host, set())
-        node = next(iter(here)) if len(here) == 1 else ""
-        gone = RankProcess(node, pid, None, addresses=(printable(host[:64]),))
-        return known.get((host, "gpu", gpu), gone) if node else gone
+    def join(host: str, pid: int) -> RankProcess:
+        gone = RankProcess(nodes.get(host, ""), pid, None, addresses=(printable(host[:64]),))
+        return known.get((host, pid), gone)
 
-    in_json = report.lstrip().startswith("{")
-    found = _parse_json(report, join) if in_json else _parse_text(report, join, ranks)
-    # No agent sees a process that has ended, but a communicator of all ranks numbers them as the job does.
-    ended: dict[RankProcess, RankProcess] = {}
-    sizes = {one.world_size for one in ranks}
-    for communicator in found.values():
-        members = [(rank, one.process) for rank, one in communicator.members.items() if rank >= 0]
-        if communicator.size in sizes and all(process.rank in (rank, None) for rank, process in members):
-            ended |= {
-                process: replace(process, rank=rank) for rank, process in members if process.rank is None
-            }
-    for communicator in found.values():
-        for member in communicator.members.values():
-            member.process = ended.get(member.process, member.process)
-    return found
+    return _parse_json(report, join) if report.lstrip().startswith("{") else _parse_text(report, join, ranks)
 
 
 def _parse_json(report: str, join: _Join) -> _Communicators:
     found = {}
     for one in json.loads(_NO_COMMA.sub(r"\1,\2", report))["communicators"]:
         name = printable(f"{one['hash']:.20}")
-        communicator = _Communicator(name, _whole(one["size"]))
+        communicator = _Communicator(name, whole(one["size"]))
         found[f"{name} {one['secondary_hash']:.50}"] = communicator
         for member in [*one["ranks"], *one["missing_ranks"]]:
             status, counts = member["status"], Counter[str]()
             if "unresponsive" in status:
                 state = _DEAD if status["considered_dead"] else _SILENT if status["unresponsive"] else _LEFT
             else:
-                results = [_whole(status[name]) for name in ("init_state", "async_error")]
-                leaves = any(status[name] for name in ("finalize_called", "destroy_flag", "abort_flag"))
-                state = _LEFT if leaves else _STARTING if results[0] == 7 else ""
-                if failed := [result for result in results if result not in (0, 7)]:
-                    state = _ERRORS.get(failed[0], _ERRORS[_OTHER])
+                results = {whole(status[name]) for name in ("init_state", "async_error")}.difference(_RUNS)
+                state = "" if not results else _HEARD if results == {_REMOTE} else _FAILED
                 for function, count in member["collective_counts"].items():
-                    counts[printable(function[:20])] = _whole(count, 2**64)
-            process = join(f"{member['host']:s}", _whole(member["pid"]), _whole(member["nvml_dev"]))
-            communicator.members[_whole(member["rank"])] = _Member(process, state, counts)
-        states = Counter(member.state for member in communicator.members.values())
-        for member in communicator.members.values():
-            # A communicator that begins or ends on all ranks has no rank that is late.
-            if (member.state == _LEFT and states[_LEFT] >= states[""]) or (
-                member.state == _STARTING and not states[""]
-            ):
-                member.state = ""
+                    counts[printable(function[:20])] = whole(count)
+            process = join(f"{member['host']:s}", whole(member["pid"]))
+            communicator.members[whole(member["rank"])] = _Member(process, state, counts)
     return found
-
-
-def _whole(value: object, most: int = 2**31) -> int:
-    if type(value) is not int or not -1 <= value < most:
-        raise ValueError(value)
-    return value
 
 
 def _parse_text(report: str, join: _Join, ranks: Sequence[RankProcess]) -> _Communicators:
@@ -293,7 +221,7 @@ def _parse_text(report: str, join: _Join, ranks: Sequence[RankProcess]) -> _Comm
         raise ValueError("cut short")
     found = {f"#{group}": _Communicator(f"#{group}", int(size)) for group, size in _GROUP.findall(report)}
     listed = report.partition("\nDEAD\n")[2].partition("\n\n")[0]
-    dead = {join(host, int(pid), -1) for pid, host in _PROCESS.findall(listed)}
+    dead = {join(host, int(pid)) for pid, host in _PROCESS.findall(listed)}
     for group, name, kind, body in _SECTION.findall(report):
         one = found.setdefault(name, _Communicator(name, found[f"#{group}"].size))
         function = words = ""
@@ -303,7 +231,7 @@ def _parse_text(report: str, join: _Join, ranks: Sequence[RankProcess]) -> _Comm
                 function = match[1]
             if not (match := _RANKS.fullmatch(line[:300])):
                 continue
-            rank, number, own, gpu, pid, host = match.groups()
+            rank, number, own, pid, host = match.groups()
             words = own or words
             count = _COUNT.search(words)
             value = int(count[1] or 0) if count else 0
@@ -311,18 +239,15 @@ def _parse_text(report: str, join: _Join, ranks: Sequence[RankProcess]) -> _Comm
             if number and count:
                 groups[value] += int(number)
             elif host:
-                process = join(host, int(pid), int(gpu))
+                process = join(host, int(pid))
                 member = one.members.setdefault(int(rank), _Member(process))
                 if kind == "INCOMPLETE":
                     member.state = _DEAD if process in dead else _SILENT
                 elif kind == "ERROR":
-                    errors = (error for error in _ERRORS.values() if error.lower() == words.lower())
-                    member.state = next(errors, _ERRORS[_OTHER])
+                    member.state = _HEARD if words == "Remote process error" else _FAILED
                 elif count:
                     member.counts[function] = value
                     groups[value] -= not own
-                elif words == "status INIT":
-                    member.state = _STARTING
         if kind == "MISMATCH":
             # A communicator of all ranks is among the first.
             whole_job = one.size == len(ranks) and len(found) < _MOST_LISTED

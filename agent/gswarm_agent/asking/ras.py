@@ -45,10 +45,7 @@ def _seconds_left(deadline: float) -> float:
 
 
 def ask(request: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the ``report`` of the RAS at ``address`` and its ``format``, or ``why`` there is none.
-
-    ``address`` is as in ``NCCL_RAS_ADDR``. Without ``json``, and from NCCL before 2.28.7, the report is text.
-    """
+    """Return the ``report`` of the RAS at ``address``, as in ``NCCL_RAS_ADDR``, or ``why`` there is none."""
     address = str(request.get("address") or DEFAULT_ADDRESS)
     seconds = float(request.get("seconds", 12))
     deadline = time.monotonic() + seconds
@@ -61,7 +58,7 @@ def ask(request: Dict[str, Any]) -> Dict[str, Any]:
     why = ""
     for host in hosts * 2:
         try:
-            return _read_report(host, int(match[3]), deadline, seconds / 6, bool(request.get("json", True)))
+            return _read_report(host, int(match[3]), deadline, seconds / 6)
         except _NoReportError as error:
             why = f"NCCL RAS at {address} {error}"
         except socket.timeout:
@@ -72,7 +69,7 @@ def ask(request: Dict[str, Any]) -> Dict[str, Any]:
     return {"why": why}
 
 
-def _read_report(host: str, port: int, deadline: float, patience: float, in_json: bool) -> Dict[str, Any]:
+def _read_report(host: str, port: int, deadline: float, patience: float) -> Dict[str, Any]:
     with socket.create_connection((host, port), _seconds_left(deadline)) as ras:
         try:
             greeting = _query(ras, "CLIENT PROTOCOL 2", min(deadline, time.monotonic() + patience))
@@ -82,6 +79,6 @@ def _read_report(host: str, port: int, deadline: float, patience: float, in_json
             raise _NoReportError("doesn't speak the protocol of NCCL RAS")
         # RAS waits this long twice for processes that don't answer.
         _query(ras, f"TIMEOUT {max(1, int(_seconds_left(deadline) - 1) // 2)}", deadline)
-        in_json = in_json and _query(ras, "SET FORMAT json", deadline) == "OK\n"
-        report = _query(ras, "VERBOSE STATUS", deadline, whole=True)
-    return {"report": report, "format": "json" if in_json else "text"}
+        # NCCL before 2.28.7 refuses this and reports text.
+        _query(ras, "SET FORMAT json", deadline)
+        return {"report": _query(ras, "VERBOSE STATUS", deadline, whole=True)}
