@@ -28,6 +28,9 @@ LEAST_MB_S = 20.0
 """Less traffic than this is that of logs and heartbeats."""
 WINDOW, COARSER = 256, 3
 """The newest samples that are judged, and how often the window and the time between samples are doubled."""
+QUIET, LONGEST_S = 0.25, 120.0
+"""Steps are quiet for this share of the time, while they compute, and aren't longer. Else it is a job that
+pauses again and again, as for checkpoints or evaluation."""
 NODES_READ = 2
 """Ranks in lock-step exchange together, so the traffic of a few nodes shows the steps of all."""
 LOOK_S, LATELY_S, TREND_S, KEPT_S = 15.0, 60.0, 600.0, 3600.0
@@ -108,7 +111,8 @@ def step_time(read: Reader, end: float, interval_s: float) -> Seen | None:
         if not len(series) or series.mean() < LEAST_MB_S or end - until > LATELY_S:
             continue
         for _ in range(COARSER + 1):
-            if (found := period(series[-WINDOW:], every_s)) is not None:
+            found = period(series[-WINDOW:], every_s)
+            if found is not None and found[0] <= LONGEST_S:
                 return Seen(until - min(len(series), WINDOW) * every_s, until, found[0])
             series, every_s = series[len(series) % 2 :].reshape(-1, 2).mean(axis=1), 2 * every_s
         carrying += 1
@@ -142,6 +146,8 @@ def period(series: Floats, interval_s: float) -> tuple[float, float] | None:
     count = len(series)
     longest = count // LEAST_PERIODS
     if longest <= LEAST_SAMPLES:
+        return None
+    if (series < np.percentile(series, 90) / 2).mean() < QUIET:
         return None
     depth = series.std() / max(1e-9, series.mean())
     at = np.arange(count) - (count - 1) / 2

@@ -66,8 +66,9 @@ def test_traffic_that_does_not_repeat_has_no_step_time() -> None:
         switches = np.cumsum(rng.exponential(8, 200))
         bursts = (np.searchsorted(switches, np.arange(256)) % 2).astype(np.float64)
         requests = np.convolve(rng.poisson(0.2, 256), np.ones(3), "same")
+        pauses = np.where(np.arange(256) % 40 < 6, 0.0, 900.0) + rng.normal(0, 20, 256)
         drift = np.cumsum(rng.normal(0, 1, 256)) + 100
-        for series in (rng.random(256), bursts, requests, drift):
+        for series in (rng.random(256), bursts, requests, pauses, drift):
             assert period(series, 1.0) is None
     for flat in (np.zeros(256), np.full(256, 5e4), np.empty(0)):
         assert period(flat, 1.0) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from gswarm_tui.fleet.findings import NOTE, Finding
 from gswarm_tui.insight.effect import slowdown
 from gswarm_tui.insight.step_marks import StepMarks
 from tests.jobs.faults import marks_steps
-from tests.jobs.feed import run
+from tests.jobs.feed import diagnosed, record_job, run
 from tests.jobs.model import T0, Fault, Job, State
 
 JOB = Job(nodes=2, gpus=4, seconds=1200.0)
@@ -43,6 +44,13 @@ def test_the_rank_that_computes_longer_is_named_with_its_gpu_and_the_cost() -> N
     # One rank's marks also show by how much the job is slower.
     assert len({json.loads(event.detail or "")["rank"] for event in told.window.events}) == 1
     assert slowdown(told.window, T0 + 600) is not None
+
+
+def test_marks_of_a_recording_are_judged_alike(tmp_path: Path) -> None:
+    path, fault = tmp_path / "run.duckdb", Fault(marks_steps, 0, node=1, gpu=2, strength=0.4)
+    record_job(path, JOB.with_faults(fault))
+    first = diagnosed(path)["findings"][0]
+    assert (first["kind"], first["node"], first["gpu"]) == ("slow_steps", "gpu02", 2)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from gswarm_tui.fleet.findings import Finding, holding, in_order
 from gswarm_tui.fleet.problems import named_rows
 from gswarm_tui.insight.catalogue import BY_KIND, RULES
 from gswarm_tui.insight.notes import counted, evidence_text, exclude_line, ledger_text, unmeasured_text, what
+from gswarm_tui.insight.pace import pace_text
 from gswarm_tui.tui.actions import FINDING, FINDINGS
 from gswarm_tui.tui.drawing.findings import (
     SIGNS,
@@ -110,9 +111,11 @@ class FindingsScreen(FindingKeys):
         if examined is None:
             return [("last look", "none at what is shown; gswarm-tui diagnose looks at a recording")]
         at = f"{self.viewer.local(examined.at):%H:%M:%S}"
+        pace = pace_text(examined.step_s, examined.step_before_s)
         missing = unmeasured_text(examined.not_measured, len(self.fleet.nodes), kind_name)
         return [
             ("GPU time", ledger_text(examined.ledger)),
+            *([("steps", pace)] if pace else []),
             ("not measured", clean(missing) or "nothing that the rules need"),
             ("last look", f"{at}, {age(max(0.0, self.viewer.now() - examined.at))} ago"),
             watched,
