@@ -30,6 +30,7 @@ class Figures:
     scope: str
     node: str | None
     gpu_index: int | None
+    rank: int | None
     gpus: int
     samples: int
     coverage: float | None

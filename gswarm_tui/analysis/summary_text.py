@@ -207,6 +207,8 @@ def figures_table(figures: Sequence[Figures]) -> TextTable:
     first = "node" if figures[0].gpu_index is None else "GPU"
     measured = any(one.sm_active_mean_pct is not None for one in figures)
     columns = [column for column in _COLUMNS if measured or column[0] not in (_SM, _TENSOR)]
+    if any(one.rank is not None for one in figures):
+        columns.insert(0, ("rank", lambda one: _number(one.rank)))
     rows = [(one.label, *(shown(one) for _, shown in columns)) for one in figures]
     return TextTable((first, *(name for name, _ in columns)), rows, frozenset(range(1, len(columns) + 1)))
 

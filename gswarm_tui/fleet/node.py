@@ -171,6 +171,14 @@ class NodeState:
             self._listed = self.process_table, plausible_processes(self.process_table)
         return self._listed[1]
 
+    @property
+    def ranks(self) -> dict[int, int]:
+        """The rank on each GPU that has one, by its row; the lowest of several."""
+        if (table := self.process_table) is None:
+            return {}
+        known = [(gpu, rank) for gpu, rank in zip(table.gpus, table.ranks, strict=True) if rank is not None]
+        return dict(sorted(known, reverse=True))
+
     def listed(self, kind: str) -> dict[str, dict[str, float | None]]:
         """Return the rows of a listing by name, each with its values by column."""
         return plausible_listing(self.listings[kind]) if kind in self.listings else {}

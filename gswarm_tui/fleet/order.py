@@ -16,6 +16,7 @@ class Order(enum.Enum):
     GIVEN = "as given"
     NAME = "by name"
     STATE = "by state"
+    RANK = "by rank"
     UP = "lowest first"
     DOWN = "highest first"
 
@@ -31,6 +32,8 @@ def sort_nodes(
     if order is Order.STATE:
         worst_first = list(Standing)
         return sorted(nodes, key=lambda node: worst_first.index(node.standing(now)))
+    if order is Order.RANK:
+        return sorted(nodes, key=lambda node: min(node.ranks.values(), default=math.inf))
     sign = -1.0 if order is Order.DOWN else 1.0
     keys = [math.inf if math.isnan(mean) else sign * mean for mean in means]
     return [nodes[place] for place in sorted(range(len(nodes)), key=keys.__getitem__)]

@@ -100,7 +100,8 @@ def _gpu(node: NodeState, row: int, fact: GpuFacts, allocated: bool | None) -> O
     facts = {name: getattr(fact, name, None) for name in GPU_FACTS}
     values = _values(GPU_METRICS, _gpu_values(node, row))
     health = gpu_health(node, row)._asdict()
-    return {**facts, "gpu_index": fact.index, "allocated": allocated, **values, "health": health}
+    named = {"gpu_index": fact.index, "rank": node.ranks.get(row), "allocated": allocated}
+    return {**facts, **named, **values, "health": health}
 
 
 def _process(gpus: Sequence[GpuFacts], process: ProcessSample) -> Object:

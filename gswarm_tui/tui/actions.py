@@ -164,7 +164,7 @@ ACTIONS: tuple[Action, ...] = (
       for key, name in QUICK_METRICS),
     Action("filter", ("slash",), "Filter: util<5 & power>300", VIEWING, (FLEET,), 50, "filter",
            words="search find grep idle nodes"),
-    Action("order", ("o",), "Sort by name, state, metric", VIEWING, (FLEET,), 65, "sort", words="rank"),
+    Action("order", ("o",), "Sort by name, state, rank, metric", VIEWING, (FLEET,), 65, "sort"),
     Action("colour_causes", ("c",), "Colour by cause of time", VIEWING, (FLEET,), words="ledger waiting"),
     Action("expand", ("z",), "List all findings, or the first", VIEWING, (FINDINGS,), 56, "all"),
     Action("dismiss_finding", ("d",), "Dismiss finding, or undo that", VIEWING, (FINDINGS, FINDING), 55,

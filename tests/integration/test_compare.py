@@ -26,7 +26,7 @@ from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionS
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
 
 GPU = Figures(
-    scope="gpu", node="n1", gpu_index=0, gpus=1, samples=100, coverage=1.0, util_mean_pct=90.0,
+    scope="gpu", node="n1", gpu_index=0, rank=0, gpus=1, samples=100, coverage=1.0, util_mean_pct=90.0,
     sm_active_mean_pct=80.0, tensor_active_mean_pct=40.0, dram_active_mean_pct=50.0, of_peak=0.38,
     util_median_pct=90.0, util_p95_pct=95.0, util_max_pct=100, power_mean_w=600.0, power_max_w=700.0,
     mem_used_max_mib=40_000, mem_total_mib=81_559, temp_max_c=60, mem_temp_max_c=70, busy_s=95.0, idle_s=5.0,

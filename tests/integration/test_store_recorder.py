@@ -164,13 +164,14 @@ def test_process_texts_of_any_kind_are_recorded(path: Path) -> None:
         ),
         ProcessSample(0, 4322, None, None, None, None, process_row()),
     )
-    record(path, [introduced(), arrived(1, [gpu_row(), gpu_row()], processes=processes)])
+    record(path, [introduced(), arrived(1, [gpu_row(power_w=1)] * 2, processes=processes)])
     rows = query(
         path,
         "SELECT gpu_index, pid, rank, local_rank, user_name, command, gpu_memory_mib, sm_pct, cpu_pct, "
         "cpus_allowed, state, wchan, slurm_job_id, slurm_step_id, framework, nccl, container "
         "FROM process_samples JOIN gpus USING (gpu_id) ORDER BY pid",
     )
+    assert query(path, "SELECT gpu_index, rank FROM samples ORDER BY ALL") == [(0, None), (1, 3)]
     assert rows == [
         (
             1,

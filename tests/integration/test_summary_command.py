@@ -171,11 +171,11 @@ coverage     100 % of the GPU time, 32 samples
     names, _, *rows = [" ".join(line.split()) for line in shown.splitlines()[-7:-3]]
     assert (
         names
-        == "GPU util % p95 % busy bubbles W energy memory throttled coverage max W median % max % max °C"
+        == "GPU rank util % p95 % busy bubbles W energy memory throttled coverage max W median % max % max °C"
     )
     assert rows == [
-        "n1:0 79 90 88 % 12 % 538 2.22 Wh 39.1 GiB 0 % 100 % 600 90 90 60",
-        "n1:1 80 80 100 % 0 % 500 2.22 Wh 20 GiB 62 % 100 % 500 80 80 88",
+        "n1:0 0 79 90 88 % 12 % 538 2.22 Wh 39.1 GiB 0 % 100 % 600 90 90 60",
+        "n1:1 – 80 80 100 % 0 % 500 2.22 Wh 20 GiB 62 % 100 % 500 80 80 88",
     ]
 
 
@@ -197,11 +197,11 @@ def test_summary_in_markdown_is_the_terminals_text(
     note = lines.index("| note | what the rules find |")
     assert lines[note - 6 : note - 1] == [
         "",
-        "| GPU | util % | p95 % | busy | bubbles | W | energy | memory | throttled | coverage "
+        "| GPU | rank | util % | p95 % | busy | bubbles | W | energy | memory | throttled | coverage "
         "| max W | median % | max % | max °C |",
-        "| --- " + "| ---: " * 13 + "|",
-        "| n1:0 | 79 | 90 | 88 % | 12 % | 538 | 2.22 Wh | 39.1 GiB | 0 % | 100 % | 600 | 90 | 90 | 60 |",
-        "| n1:1 | 80 | 80 | 100 % | 0 % | 500 | 2.22 Wh | 20 GiB | 62 % | 100 % | 500 | 80 | 80 | 88 |",
+        "| --- " + "| ---: " * 14 + "|",
+        "| n1:0 | 0 | 79 | 90 | 88 % | 12 % | 538 | 2.22 Wh | 39.1 GiB | 0 % | 100 % | 600 | 90 | 90 | 60 |",
+        "| n1:1 | – | 80 | 80 | 100 % | 0 % | 500 | 2.22 Wh | 20 GiB | 62 % | 100 % | 500 | 80 | 80 | 88 |",
     ]
     (header, *_) = output_of(capsys, "summary", "train", "--format", "csv").splitlines()
     assert header.count(",") > 30

@@ -183,7 +183,7 @@ async def test_page_shows_curves_the_rule_and_the_way_to_the_gpu() -> None:
         await pilot.press("enter")
         await pilot.pause()
         assert app.front.SCREEN == "gpu"
-        assert " gpu03:5  ● live" in screen_text(app)
+        assert " gpu03:5 · rank 21  ● live" in screen_text(app)
         await pilot.press("exclamation_mark", "down", "enter", "enter")
         await pilot.pause()
         assert app.front.SCREEN == "node"

@@ -227,6 +227,12 @@ async def test_sort_by_metric_puts_the_lowest_first() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("o", "o", "o")
         await pilot.pause()
+        assert "by rank" in screen_text(app)
+        await pilot.press("z", "z")
+        await pilot.pause()
+        assert line_with(" 8–15", app).split()[0] in {"0–7", "8–15"}
+        await pilot.press("o")
+        await pilot.pause()
         order = [line.split()[0] for line in screen_text(app).splitlines() if line.startswith(" gpu0")][:4]
         assert order[0] == "gpu02"
         assert "lowest first" in screen_text(app)

@@ -81,10 +81,10 @@ async def test_click_selects_and_second_click_opens_a_gpu() -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         app.show(NodeScreen("gpu01"))
         await pilot.pause()
-        await pilot.click("#gpus", offset=(45, 4))
+        await pilot.click("#gpus", offset=(50, 4))
         assert line_with(app, "▸   2")
         assert "power 0 to 700 W" in screen_text(app)
-        await pilot.click("#gpus", offset=(45, 4), times=2)
+        await pilot.click("#gpus", offset=(50, 4), times=2)
         await pilot.pause()
         assert "gpu01:2" in screen_text(app)
 
@@ -104,7 +104,7 @@ async def test_unmeasured_metrics_show_a_dash_and_a_reason() -> None:
         app.show(NodeScreen("gpu01"))
         await shows(app, pilot, "▸   0")
         lines = screen_text(app).splitlines()
-        assert any(line.split()[:4] == ["1", "–", "–", "–"] for line in lines)
+        assert any(line.split()[:5] == ["1", "1", "–", "–", "–"] for line in lines)
         await pilot.press("shift+tab")
         await shows(app, pilot, "▸counters")
         assert line_with(app, "Not Supported").split() == ["power", "gpu1", "Not", "Supported"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from gswarm_agent.frame import TABLES, Processes, ProcessSample
+from gswarm_agent.metrics import PROCESS_COLUMNS
 from gswarm_tui.fleet.events import Phase
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.order import Order, sort_nodes
 
 NAN = float("nan")
+NONE = (None,) * len(PROCESS_COLUMNS)
 
 
 def names(nodes: list[NodeState]) -> list[str]:
@@ -25,6 +28,14 @@ def test_sorting_by_state_puts_lost_nodes_first() -> None:
     nodes[0].last_arrival = 100.0
     nodes.append(NodeState("f", phase=Phase.LIVE, last_arrival=90.0))
     assert names(sort_nodes(nodes, Order.STATE, 100.0, ())) == ["c", "e", "f", "b", "a", "d"]
+
+
+def test_sorting_by_rank_follows_the_lowest_rank_of_each_node() -> None:
+    nodes = [NodeState(name) for name in "abcd"]
+    for node, ranks in zip(nodes, ((8, 9), (), (None, 1, 0), (2,)), strict=True):
+        processes = [ProcessSample(g, 1, None, None, rank, None, NONE) for g, rank in enumerate(ranks)]
+        node.process_table = Processes.of(TABLES.processes, processes)
+    assert names(sort_nodes(nodes, Order.RANK, 0, ())) == ["c", "d", "a", "b"]
 
 
 def test_sorting_by_metric_puts_unmeasured_nodes_last() -> None:

@@ -157,6 +157,7 @@ class Batch:
         self._nodes: dict[int, Row] = {}
         self._gpus: list[Row] = []
         self._gpu_links: list[Row] = []
+        self._ranks: dict[int, Row] = {}
         self._sessions: dict[int, Row] = {}
         self._events: list[Row] = []
         self._findings: dict[str, Row] = {}
@@ -184,6 +185,7 @@ class Batch:
         row_tables: tuple[tuple[TableSchema, Iterable[Row]], ...] = (
             (schema.NODES, self._nodes.values()),
             (schema.GPUS, self._gpus),
+            (schema.GPUS, self._ranks.values()),
             (schema.SESSIONS, self._sessions.values()),
             (schema.LINKS, [life.link for life in self._own.values()]),
             (schema.EVENTS, self._events),
@@ -277,9 +279,18 @@ class Batch:
             gpus, *columns = processes.columns
             gpu_ids = [life.gpu_ids[gpu] for gpu in gpus]
             self._process_samples.add(processes.numbers, (ts,), (gpu_ids, *columns))
+            self._note_ranks(life, gpu_ids, processes.ranks)
         for kind, listing in frame.listings.items():
             if kind in self._listings:
                 self._listings[kind].add(listing.numbers, (ts, life.node_id), (listing.names,))
+
+    def _note_ranks(self, life: KnownLife, gpu_ids: Sequence[int], ranks: Sequence[int | None]) -> None:
+        """Store the ranks of GPUs when they change; of several on one GPU, the lowest counts."""
+        known = [(gpu, rank) for gpu, rank in zip(gpu_ids, ranks, strict=True) if rank is not None]
+        found = dict(sorted(known, reverse=True))
+        if not found.items() <= life.ranks.items():
+            life.ranks = {**life.ranks, **found}
+            self._ranks |= {gpu: {"gpu_id": gpu, "newest_rank": rank} for gpu, rank in found.items()}
 
     def _lost(self, event: FramesLost) -> None:
         self.known_ids.add_life(self._node(event.node), event.life)

@@ -53,11 +53,12 @@ class KnownNode:
 
 @dataclass
 class KnownLife:
-    """An agent run: its row in ``links``, and the ids of the GPUs in its frames."""
+    """An agent run: its row in ``links``, the ids of the GPUs in its frames, and their ranks."""
 
     link: Row
     node_id: int
     gpu_ids: tuple[int, ...] = ()
+    ranks: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def last_seq(self) -> int:
@@ -96,7 +97,7 @@ class KnownIds:
     def own(self, name: str, life: str) -> KnownLife:
         """Replace a life by a copy that may be changed. Raises LookupError before its hello."""
         known = self.lives[name, life]
-        copy = self.lives[name, life] = KnownLife(dict(known.link), known.node_id, known.gpu_ids)
+        copy = self.lives[name, life] = replace(known, link=dict(known.link))
         return copy
 
     def node(self, name: str) -> tuple[KnownNode, bool]:

@@ -376,7 +376,7 @@ WITH {",".join(relations)}, node_ids AS (
   SELECT session_id, node, max(node_id) AS node_id FROM named GROUP BY ALL
 )
 SELECT u.session_id, CASE u.level WHEN 3 THEN 'all' WHEN 1 THEN 'node' ELSE 'gpu' END AS scope,
-       i.node_id, u.node, n.gpu_id, n.gpu_index, p.started_at, p.until AS ended_at,
+       i.node_id, u.node, n.gpu_id, n.gpu_index, n.rank, p.started_at, p.until AS ended_at,
        epoch(p.until - p.started_at) AS duration_s, u.gpus, s.samples,
        CASE WHEN p.until > p.started_at
          THEN least(1, s.measured_s / (epoch(p.until - p.started_at) * u.members)) END AS coverage,
@@ -440,7 +440,7 @@ def bubbles(spans: Spans) -> str:
     relations = (spans.relation, MEMBERS, _rolled(spans), _cells(spans), _phases(spans))
     return f"""
 WITH {",".join(relations)}
-SELECT n.session_id, n.node_id, n.node, n.gpu_id, n.gpu_index,
+SELECT n.session_id, n.node_id, n.node, n.gpu_id, n.gpu_index, n.rank,
        o.ts AS started_at, b.last_idle AS ended_at, b.phase_us / 1e6 AS duration_s
 FROM marked b
 JOIN ordered o ON o.member = b.member AND o.busy_samples = b.phase AND o.{BUSY}
@@ -460,7 +460,10 @@ def processes(spans: Spans) -> str:
 WITH {spans.relation},{MEMBERS}
 SELECT n.session_id, n.node_id, n.node, n.gpu_id, n.gpu_index, s.pid, max(s.rank) AS rank,
        max(s.local_rank) AS local_rank, arg_max(s.user_name, s.ts) AS user_name,
-       arg_max(s.command, s.ts) AS command, min(s.ts) AS first_seen, max(s.ts) AS last_seen,
+       arg_max(s.command, s.ts) AS command, any_value(s.slurm_job_id) AS slurm_job_id,
+       any_value(s.slurm_step_id) AS slurm_step_id, any_value(s.framework) AS framework,
+       any_value(s.nccl) AS nccl, any_value(s.container) AS container,
+       min(s.ts) AS first_seen, max(s.ts) AS last_seen,
        max(s.gpu_memory_mib) AS gpu_memory_max_mib, max(s.sm_pct) AS sm_max_pct,
        sum(s.sm_pct * {inside}) / nullif(sum({inside}) FILTER (s.sm_pct IS NOT NULL), 0) AS sm_mean_pct,
        max(s.cpu_pct) AS cpu_max_pct, max(s.memory_mib) AS memory_max_mib
@@ -591,7 +594,7 @@ def _members(of_gpus: str) -> str:
     return f"""
 members AS (
   SELECT p.session_id, p.started_at, p.until, n.node, n.node_id, g.gpu_id, g.gpu_index, g.uuid, g.allocated,
-         g.parent_index,
+         g.parent_index, g.newest_rank AS rank,
          (dense_rank() OVER (ORDER BY p.session_id, n.node, g.gpu_index, g.uuid))::INTEGER AS member
   FROM spans p
   JOIN nodes n USING (recording_id)
@@ -602,7 +605,7 @@ members AS (
 
 MEMBERS = f"""{_members("g." + MINE)}, named AS (
   SELECT member, session_id, node, gpu_index, uuid, parent_index,
-         max(gpu_id) AS gpu_id, max(node_id) AS node_id
+         max(gpu_id) AS gpu_id, max(node_id) AS node_id, arg_max(rank, gpu_id) AS rank
   FROM members
   GROUP BY ALL
 )"""  # noqa: S608 (own names)

@@ -55,7 +55,7 @@ _AS_IN_TABLE = {
     schema.NODES: "node node_id",
     schema.GPUS: "gpu_id gpu_index uuid parent_index mig_profile power_limit_w",
     schema.RECORDINGS: "recording_id",
-    schema.PROCESS_SAMPLES: "pid rank local_rank user_name command",
+    schema.PROCESS_SAMPLES: "pid rank local_rank user_name command slurm_step_id framework nccl container",
     schema.PROFILES: "profile_id",
     schema.PROFILE_NAMES: "name",
     schema.PROFILE_KERNEL_EVENTS: "device start_ns duration_ns",
@@ -66,6 +66,7 @@ _AS_IN_TABLE = {
 """Columns that have the same name and meaning in a table."""
 MEANINGS = {
     **{name: table[name].meaning for table, names in _AS_IN_TABLE.items() for name in names.split()},
+    "slurm_job_id": schema.PROCESS_SAMPLES["slurm_job_id"].meaning,
     "ts": "Time (UTC)",
     "gpu_name": schema.GPUS["name"].meaning,
     "gpu_numa_node": schema.GPUS["numa_node"].meaning,

@@ -18,7 +18,8 @@ _GPU = (
     "g.parent_index, g.mig_profile"
 )
 _SAMPLES = f"""
-SELECT s.*, n.recording_id, n.node, {_GPU}, g.memory_total_mib AS mem_total_mib, g.power_limit_w
+SELECT s.*, n.recording_id, n.node, {_GPU}, g.newest_rank AS rank,
+       g.memory_total_mib AS mem_total_mib, g.power_limit_w
 FROM gpu_samples s
 JOIN gpus g USING (gpu_id)
 JOIN nodes n USING (node_id)
@@ -52,7 +53,7 @@ def _listing(kind: str) -> View:
 
 
 _EVENT_LOG = """
-SELECT e.*, n.node, g.gpu_index
+SELECT e.*, n.node, g.gpu_index, g.newest_rank AS rank
 FROM events e
 LEFT JOIN nodes n USING (node_id)
 LEFT JOIN gpus g USING (gpu_id)
@@ -135,7 +136,7 @@ _GPU_FACTS = (
 )
 _SAMPLE_COLUMNS = table_columns(
     schema.GPU_SAMPLES,
-    "ts node gpu_index util_pct mem_used_pct power_w allocated",
+    "ts node gpu_index rank util_pct mem_used_pct power_w allocated",
     _GPU_FACTS,
     mem_used_pct="round(100 * mem_used_mib / nullif(mem_total_mib, 0), 1)",
 )
@@ -159,7 +160,7 @@ VIEWS: dict[str, View] = {
             "uuid gpu_name gpu_numa_node allocated parent_index mig_profile node_id gpu_id recording_id")),
     **{kind: _listing(kind) for kind in schema.LISTING_TABLES},
     "event_log": View("Events with the names of nodes and the indexes of GPUs", _EVENT_LOG,
-        table_columns(schema.EVENTS, "ts node gpu_index", "node_id gpu_id recording_id")),
+        table_columns(schema.EVENTS, "ts node gpu_index rank", "node_id gpu_id recording_id")),
     "session_samples": View("samples of each session; each counts for in_session_ms, the part of its "
         "interval in the session", _SESSION_SAMPLES, _SESSION_SAMPLE_COLUMNS),
     "session_coverage": View("The time of each session that the frames of each node cover; complete if no "
@@ -175,7 +176,7 @@ VIEWS: dict[str, View] = {
         "session's GPU time that samples cover; partial is set if some nodes don't cover all of it. Bubbles "
         "are explained at session_bubbles; bubble_share is their share of the measured time between the "
         "first and the last busy sample. Host columns are NULL for scope 'gpu'.", _SESSION_SUMMARY,
-        columns("session scope node gpu_index started_at ended_at duration_s gpus samples coverage "
+        columns("session scope node gpu_index rank started_at ended_at duration_s gpus samples coverage "
         "util_mean_pct util_median_pct util_p95_pct util_max_pct sm_active_mean_pct tensor_active_mean_pct "
             "dram_active_mean_pct of_peak power_mean_w power_max_w mem_used_max_mib mem_total_mib temp_max_c "
             "mem_temp_max_c busy_s idle_s energy_j energy_kwh throttle_power_s throttle_thermal_s "
@@ -185,10 +186,11 @@ VIEWS: dict[str, View] = {
     "session_bubbles": View("Each idle phase of a GPU between two busy samples of a session, from the busy "
         "sample before to the last idle sample. duration_s is its measured time; time in a gap doesn't "
         "count.", _with_names(bubbles(SESSION_SPANS)),
-        columns("session node gpu_index started_at ended_at duration_s session_id node_id gpu_id")),
+        columns("session node gpu_index rank started_at ended_at duration_s session_id node_id gpu_id")),
     "session_processes": View("Each process on each GPU of a session, with its maxima and the times of its "
         "first and last sample", _with_names(processes(SESSION_SPANS)),
-        columns("session node gpu_index pid rank local_rank user_name command mem_used_max_mib sm_max_pct "
+        columns("session node gpu_index pid rank local_rank user_name command slurm_job_id slurm_step_id "
+            "framework nccl container mem_used_max_mib sm_max_pct "
             "sm_mean_pct process_cpu_max_pct process_memory_max_mib first_seen last_seen session_id node_id "
             "gpu_id", mem_used_max_mib="gpu_memory_max_mib", process_cpu_max_pct="cpu_max_pct",
             process_memory_max_mib="memory_max_mib")),

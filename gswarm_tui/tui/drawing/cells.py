@@ -74,6 +74,12 @@ def ranks_text(node: NodeState) -> str:
     return clip(",".join(parts), RANKS_LONGEST)
 
 
+def block_name(picture: HeatmapData, row: int) -> str:
+    """Return the name of a block: its node's, or its ranks in a fleet that is laid out by rank."""
+    node = picture.nodes[row]
+    return (picture.by_rank and ranks_text(node)) or clean(node.name)
+
+
 def draw_line(picture: HeatmapData, layout: Layout, line: int, pen: DrawingContext) -> Strip:
     """Draw a line of the heatmap; blank below its last line."""
     nodes = layout.nodes_on(line)
@@ -116,7 +122,7 @@ class _Drawing:
         if self._layout.name:
             self.put(" " * wide, self._text)
             return
-        name = clip_left(clean(self._picture.nodes[rows[0]].name), wide - 3)
+        name = clip_left(block_name(self._picture, rows[0]), wide - 3)
         self.put(f" {pad(name, wide - 2)} ", self._colours["dim"], wide)
 
     def node(self, row: int) -> None:
@@ -145,11 +151,13 @@ class _Drawing:
         wide = self._layout.name
         if not wide:
             return
-        name = pad(clip_left(clean(self._picture.nodes[row].name), wide), wide)
+        by_rows = self._layout.zoom is Zoom.ROWS
+        name = clean(self._picture.nodes[row].name) if by_rows else block_name(self._picture, row)
+        name = pad(clip_left(name, wide), wide)
         on_node = self._on(row) and self._pen.cursor == (row, None)
         role = "title" if self._on(row) else "text" if standing in FRESH else "dim"
         self.put(name, self._colours["cursor"] if on_node else self._colours[role], wide)
-        sign, role, by_rows = SIGNS[standing], ROLES[standing], self._layout.zoom is Zoom.ROWS
+        sign, role = SIGNS[standing], ROLES[standing]
         if self._picture.named[row].any():
             sign, role = NAMED, "accent"
         elif standing is Standing.LIVE and self._picture.throttled[row].any():

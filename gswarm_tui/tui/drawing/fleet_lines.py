@@ -178,14 +178,16 @@ def _gpu_parts(node: NodeState, gpu: int, process_cells: int) -> list[list[Span]
         parts += [util, memory, [Span(power)], [Span(quantities.celsius(value["temp_c"]))]]
     if words := reason_names(node.clock_reasons[gpu]):
         parts.append([Span(f"▲ {words}", "warning")])
-    if fact.parent_index is None:
-        parts.append([Span(numbers.quantity(value["sm_clock_mhz"], GPU_BY_NAME["sm_clock_mhz"]))])
+    if (rank := node.ranks.get(gpu)) is not None:
+        parts.append([Span("rank ", "dim"), Span(f"{rank}")])
     process = next((p for p in node.processes if p.gpu == gpu), None)
     if process is not None:
         who = clean(f" ({process.pid}, {process.user or '?'})")
         room = max(COMMAND_SHORTEST, process_cells - width(who))
         command = clip(clean(program(process.command or "?")), room)
         parts.append([Span(command + who, "dim")])
+    if fact.parent_index is None:
+        parts.append([Span(numbers.quantity(value["sm_clock_mhz"], GPU_BY_NAME["sm_clock_mhz"]))])
     nvlink = (value["nvlink_tx_mb_s"], value["nvlink_rx_mb_s"])
     if np.isfinite(nvlink).any():
         parts.append([Span("NVLink ", "dim"), Span(" / ".join(map(quantities.rate, nvlink)))])

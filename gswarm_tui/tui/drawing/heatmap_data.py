@@ -28,8 +28,10 @@ class HeatmapData:
     ``values`` has shape (nodes, cells): GPUs, or one cell for a host metric; NaN where nothing was measured
     or the node has fewer GPUs. ``steps`` are the buckets, ``present`` marks the cells that exist, ``dim``
     those to draw faintly, ``throttled`` the job's throttled GPUs, ``named`` those that findings name.
-    ``means`` are over the job's own GPUs.
+    ``means`` are over the job's own GPUs. With ``by_rank``, blocks are named by the ranks on their nodes.
     """
+
+    by_rank = False
 
     def __init__(self, metric: str) -> None:
         self.of_host = metric in HOST_BY_NAME

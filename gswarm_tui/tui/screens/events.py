@@ -10,6 +10,7 @@ from gswarm_agent.frame import ERROR, INFO, WARNING, gpu_label
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.event_groups import EventGroup, grouped
 from gswarm_tui.fleet.events import LINK_LOST, UNREACHABLE, EventLogged
+from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.tui.actions import EVENTS
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
@@ -26,13 +27,15 @@ EVENT_TABLE = (
     TableColumn("event", 16, left=True),
     TableColumn("node", 12, left=True),
     TableColumn("gpu", 3),
+    TableColumn("rank", 4),
     TableColumn("details", 24, left=True, grows=True),
 )
 
 
-def event_row(group: EventGroup, zone: tzinfo | None) -> Row:
-    """Return a group's row: time, sign of its severity, kind, node, GPU, message and remedy."""
-    event = group.first
+def event_row(group: EventGroup, zone: tzinfo | None, fleet: Fleet) -> Row:
+    """Return a group's row: time, sign of its severity, kind, node, GPU, its rank now, message and remedy."""
+    event, node = group.first, fleet.nodes.get(group.node or "")
+    ranks = {} if node is None else {node.facts[row].index: rank for row, rank in node.ranks.items()}
     glyph, role = GLYPHS.get(event.severity, GLYPHS[INFO])
     message = clean(group.message)
     if event.kind in (LINK_LOST, UNREACHABLE) and event.detail:
@@ -43,6 +46,7 @@ def event_row(group: EventGroup, zone: tzinfo | None) -> Row:
         Span(clean(event.kind).replace("_", " "), "dim"),
         Span(clean(group.node or "")),
         Span("" if group.gpu is None else gpu_label(group.gpu)),
+        Span("" if group.gpu is None else f"{ranks.get(group.gpu, '')}", "dim"),
         Span(message, role if event.severity == ERROR else "text"),
     )
 
@@ -80,7 +84,7 @@ class EventsScreen(ViewerScreen):
             fitting = list(filter(self._fits, log))
             self._hidden = len(log) - len(fitting)
             self._shown = grouped(fitting, together=self._grouped)
-            self._rows = [event_row(group, self.viewer.timezone) for group in self._shown]
+            self._rows = [event_row(group, self.viewer.timezone, self.fleet) for group in self._shown]
         table.show(self._rows)
         if following:
             table.move_to(len(self._shown) - 1)

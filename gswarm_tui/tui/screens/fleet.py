@@ -128,6 +128,7 @@ class FleetScreen(ViewerScreen):
         matches = self._matches(now)
         if now - self._arranged_at >= ARRANGE_EVERY_S:
             self._arrange(now, matches)
+        self.heatmap.picture.by_rank = self._order is Order.RANK
         self.heatmap.spare = self._room - self.heatmap.size.height
         self._trends.settle(self._shown, now, self.time_shown)
         self.heatmap.span_s = self._trends.span_s

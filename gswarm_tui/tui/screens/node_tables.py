@@ -42,8 +42,8 @@ from gswarm_tui.tui.drawing.spans import Span, Spans, measure
 from gswarm_tui.tui.drawing.text import clean, clip
 from gswarm_tui.tui.widgets.table import Row, TableColumn
 
-FROZEN = 1
-"""Columns before the metrics: the GPU's index."""
+FROZEN = 2
+"""Columns before the metrics: the GPU's index and rank."""
 _REASONS = GPU_BY_NAME["clock_reasons"]
 _BESIDE = {
     "util_pct": ("sm_active_pct", "tensor_active_pct"),
@@ -70,7 +70,7 @@ def listed_metrics(node: NodeState) -> list[Metric]:
 def gpu_columns(metrics: Iterable[Metric]) -> list[TableColumn]:
     """Return the columns of the table of GPUs."""
     columns = (TableColumn(m.short, max(len(m.short), 5), shown_unit(m).name) for m in metrics)
-    return [TableColumn("GPU", 4, frozen=True), *columns]
+    return [TableColumn("GPU", 4, frozen=True), TableColumn("rank", 4, frozen=True), *columns]
 
 
 def gpu_rows(node: NodeState, picked: Metric, now: float) -> list[Row]:
@@ -84,12 +84,13 @@ def gpu_rows(node: NodeState, picked: Metric, now: float) -> list[Row]:
     levels = fractions(picked, values[:, column], tops(picked, node.facts))
     steps = buckets(levels).tolist()
     rows = []
-    listed = listed_metrics(node)
+    listed, ranks = listed_metrics(node), node.ranks
     for at, facts in enumerate(node.facts):
         dim = "dim" if old or not node.mine[at] else ""
         row = dict(zip(GPU_METRICS, values[at].tolist(), strict=True))
         held = int(np.nan_to_num(row[_REASONS])) & HARMFUL and not dim
         spans = [Span(f"{THROTTLED} {facts.label}", "warning") if held else Span(facts.label, "dim")]
+        spans.append(Span(f"{ranks.get(at, DASH)}", "dim"))
         for metric in listed:
             text = cell(row[metric], metric)
             role = dim or ("dim" if text == DASH else "text")

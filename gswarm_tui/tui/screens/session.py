@@ -99,7 +99,7 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         several = len(summary.nodes) > 1
         if self.view == EVENTS:
             table.empty = "no events in this session"
-            rows = [event_row(group, self.viewer.timezone) for group in self._event_groups]
+            rows = [event_row(group, self.viewer.timezone, self.fleet) for group in self._event_groups]
             table.show_columns(EVENT_TABLE, rows)
         elif self.view == PROCESSES:
             table.empty = "no process on its GPUs"

@@ -131,6 +131,8 @@ def gpu_title(node: NodeState, row: int, now: float, cells: int) -> Title:
         return left, "", _details(node, "unknown GPU", now, cells)
     facts = node.facts[row]
     left = [Span(f" {clean(node.name)}:{facts.label}", "title"), Span("  "), standing_span(node, now)]
+    if (rank := node.ranks.get(row)) is not None:
+        left.insert(1, Span(f" · rank {rank}", "dim"))
     left += [] if node.mine[row] else [Span("  not in your job", "warning")]
     what = joined(
         (

@@ -14,7 +14,7 @@ from textual.strip import Strip
 
 from gswarm_tui.fleet.findings import Finding
 from gswarm_tui.fleet.node import NodeState
-from gswarm_tui.tui.drawing.cells import Cursor, DrawingContext, draw_line, ranks_text
+from gswarm_tui.tui.drawing.cells import Cursor, DrawingContext, block_name, draw_line, ranks_text
 from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
 from gswarm_tui.tui.drawing.layout import NAME_LONGEST, Layout, LayoutRequest, Zoom, choose_layout
 from gswarm_tui.tui.drawing.numbers import cell_width
@@ -83,7 +83,8 @@ class Heatmap(ScrollView, can_focus=False):
         nodes = self.picture.nodes
         if not self.size.width:
             return
-        name = min(max((width(clean(node.name)) for node in nodes), default=1), NAME_LONGEST)
+        names = (max(width(clean(n.name)), width(block_name(self.picture, at))) for at, n in enumerate(nodes))
+        name = min(max(names, default=1), NAME_LONGEST)
         height = self.container_size.height + self.spare
         by_rows = self.zoom_wanted is Zoom.ROWS or (self.zoom_wanted is None and len(nodes) <= height)
         ranks = max((len(ranks_text(node)) for node in nodes), default=0) if by_rows else 0
