@@ -98,7 +98,9 @@ def diagnose(
     known |= {one.finding_id: one for one in watch.open}
     kept = reader.findings()
     dismissed = {(one.kind, one.node, one.gpu) for one in kept if one.dismissed}
-    answered = [one for one in kept if one.kind == RANK_BEHIND and one.since < end]
+    # The newest answer may be newer than the last sample.
+    last = end if end < reader.end - 2 * reader.interval_s else np.inf
+    answered = [one for one in kept if one.kind == RANK_BEHIND and one.since < last]
     found = [
         replace(one, since=min(one.since, end), dismissed=(one.kind, one.node, one.gpu) in dismissed)
         for one in (*known.values(), *answered)
