@@ -327,9 +327,9 @@ def test_bad_input_is_answered_with_a_sentence(
 
 def test_unknown_kind_of_event_is_refused_with_those_that_there_are(recorder: ServedRecorder) -> None:
     refusal = recorder.call("GET", "/api/v1/events?kind=zzz").detail
-    assert refusal.startswith('"zzz" isn\'t a kind of event; these are: abandoned, allocation, clock, '), (
-        refusal
-    )
+    assert refusal.startswith(
+        '"zzz" isn\'t a kind of event; these are: abandoned, allocation, asked, clock, '
+    ), refusal
     kinds = refusal.removesuffix(".").partition(": ")[2].split(", ")
     assert {"mark", "reboot", "xid"} < set(kinds)
     assert recorder.get("/api/v1/events?kind=reboot") == {"events": []}, "one that there may be"
