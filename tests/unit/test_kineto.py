@@ -20,7 +20,7 @@ REQUEST = RequestTrace("t1", (), 1_800_000_000_123_456_789, 500, 0, 100, False)
 
 
 def candidate(pid: int, rank: int, *, torch: bool = True, **kineto_variables: str) -> LocalRank:
-    return LocalRank(pid, rank, None, None, kineto_variables, torch)
+    return LocalRank(pid, rank, None, kineto_variables, torch)
 
 
 @pytest.fixture

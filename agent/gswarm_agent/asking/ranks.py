@@ -6,38 +6,35 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gswarm_agent.probes.procfs import parse_process_stat, parse_process_uid, parse_ranks
+from gswarm_agent.probes.procfs import parse_process_stat, parse_process_uid, parse_ranks, read_file
 from gswarm_agent.probes.software import read_software
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Collection, Dict, Iterator, List, Optional, Tuple
+    from typing import Any, Collection, Dict, List, Optional
 
-TORCH = b"/torch/lib/libtorch_cpu.so"
-_LIBRARIES = (TORCH, b"/libnccl.so", b"/libmpi.so", b"/libcuda.so")
-_KEPT = ("KINETO_", "TORCH_", "NCCL_RAS_", "SLURM_JOB_ID")
+_TORCH = b"/torch/lib/libtorch_cpu.so"
+_COMPUTES = (_TORCH, b"/libnccl.so", b"/libmpi.so", b"/libcuda.so", b"/bin/python")
+"""Mapped files that a rank has, and its shells and launchers mostly haven't."""
+_KEPT = ("KINETO_", "TORCH_", "NCCL_RAS_", "SLURM_JOB_ID", "MASTER_PORT")
 """Beginnings of the variables that steps need; no others are kept."""
-_SHELLS = frozenset(
-    ["sh", "bash", "dash", "zsh", "tcsh", "csh", "fish", "srun", "slurm_script", "env", "time", "numactl"]
-)
 
 
 @dataclass(frozen=True)
 class LocalRank:
     """A process of this user that has a rank; ``environ`` has the variables that steps need.
 
-    ``libraries`` are the paths of those that show what it computes with, ``torch`` is whether PyTorch is one,
-    ``of_torchrun`` whether PyTorch's own variable has the rank. ``started`` is in clock ticks since boot.
+    ``torch`` is whether it uses PyTorch, ``computes`` whether it seems to be no shell, ``of_torchrun``
+    whether PyTorch's own variable has the rank. ``started`` is in clock ticks since boot.
     """
 
     pid: int
     rank: int
-    local_rank: Optional[int]
     world_size: Optional[int]
     environ: Dict[str, str]
     torch: bool = False
+    computes: bool = False
     of_torchrun: bool = False
-    libraries: Tuple[str, ...] = ()
     started: int = 0
     state: str = ""
 
@@ -58,38 +55,22 @@ def find_ranks(proc: str = "/proc") -> List[LocalRank]:
 
 
 def _read_rank(folder: str, pid: int) -> Optional[LocalRank]:
-    if parse_process_uid(_read(f"{folder}/status")) != os.geteuid():
+    if parse_process_uid(read_file(f"{folder}/status")) != os.geteuid():
         return None
-    environ = _read(f"{folder}/environ")
-    rank, local_rank, world_size = parse_ranks(environ)
+    environ = read_file(f"{folder}/environ")
+    rank, _local_rank, world_size = parse_ranks(environ)
     if rank is None:
         return None
     values = dict(os.fsdecode(entry).partition("=")[::2] for entry in environ.split(b"\0"))
     kept = {name: value for name, value in values.items() if name.startswith(_KEPT)}
-    libraries = tuple(_mapped(_read(f"{folder}/maps")))
-    stat = parse_process_stat(_read(f"{folder}/stat"))
-    where = rank, local_rank, world_size, kept
-    torch = any(os.fsencode(path).endswith(TORCH) for path in libraries)
-    return LocalRank(pid, *where, torch, "RANK" in values, libraries, stat.started, stat.state)
+    maps = read_file(f"{folder}/maps")
+    stat = parse_process_stat(read_file(f"{folder}/stat"))
+    computes = any(name in maps for name in _COMPUTES)
+    what = _TORCH in maps, computes, "RANK" in values
+    return LocalRank(pid, rank, world_size, kept, *what, stat.started, stat.state)
 
 
-def _mapped(maps: bytes) -> Iterator[str]:
-    # A node has hundreds of loaders with thousands of mappings each; a pattern would take 40 ms for each.
-    for name in _LIBRARIES:
-        at = maps.find(name)
-        if at >= 0:
-            begin, end = maps.rfind(b" ", 0, at) + 1, maps.find(b"\n", at)
-            yield os.fsdecode(maps[begin:end])
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:  # noqa: PTH123
-        return file.read()
-
-
-def choose(
-    found: List[LocalRank], job: Dict[str, str], gpu_pids: Collection[int], proc: str = "/proc"
-) -> List[LocalRank]:
+def choose(found: List[LocalRank], job: Dict[str, str], gpu_pids: Collection[int]) -> List[LocalRank]:
     """Return one process of each rank of a job: those on a GPU, else the oldest that computes.
 
     ``job`` has variables by which to know its processes, the surest first; if none has them, all count. A
@@ -101,12 +82,7 @@ def choose(
             break
 
     def preference(one: LocalRank) -> Any:
-        try:
-            name = _read(f"{proc}/{one.pid}/comm").decode("utf-8", "replace").strip()
-        except OSError:
-            name = ""
-        age = one.started, one.pid
-        return (one.pid not in gpu_pids, not one.torch, not one.libraries, name in _SHELLS, *age)
+        return one.pid not in gpu_pids, not one.torch, not one.computes, one.started, one.pid
 
     on_gpus = [one for one in found if one.pid in gpu_pids]
     chosen: Dict[int, LocalRank] = {}
@@ -121,7 +97,7 @@ def ask(request: Dict[str, Any]) -> Dict[str, Any]:
     ranks = []
     for one in choose(find_ranks(), request.get("job", {}), request.get("gpu_pids", ())):
         with suppress(OSError):
-            software = read_software(_read(f"/proc/{one.pid}/maps"), f"/proc/{one.pid}/root")
+            software = read_software(read_file(f"/proc/{one.pid}/maps"), f"/proc/{one.pid}/root")
             ranks.append(
                 {
                     "pid": one.pid,
@@ -138,18 +114,16 @@ def ask(request: Dict[str, Any]) -> Dict[str, Any]:
 
 def _addresses() -> List[str]:
     """Return the IP addresses of this node, as the kernel's tables have them."""
+    import ipaddress
+
     found = set()
     with suppress(OSError):
         before = ""
-        for line in _read("/proc/net/fib_trie").decode().splitlines():
+        for line in read_file("/proc/net/fib_trie").decode().splitlines():
             if line.endswith("/32 host LOCAL"):
                 found.add(before)
             before = line.rpartition(" ")[2]
     with suppress(OSError):
-        for line in _read("/proc/net/if_inet6").decode().splitlines():
-            digits = line.split()[0]
-            groups = ":".join(digits[at : at + 4] for at in range(0, 32, 4))
-            import ipaddress
-
-            found.add(str(ipaddress.ip_address(groups)))
+        for line in read_file("/proc/net/if_inet6").decode().splitlines():
+            found.add(str(ipaddress.ip_address(bytes.fromhex(line.split()[0]))))
     return sorted(found)

@@ -7,6 +7,8 @@ import socket
 import time
 from contextlib import suppress
 
+from gswarm_agent.probes.procfs import read_file
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterator, Mapping, Optional
@@ -21,25 +23,22 @@ class NoAnswerError(Exception):
     """Raised if a rank can't be asked; the message is a clause."""
 
 
-def find_port(pid: int, environ: Mapping[str, str], seconds: float, proc: str = "/proc") -> Optional[int]:
+def find_port(pid: int, environ: Mapping[str, str], seconds: float) -> Optional[int]:
     """Return the port of a process's worker server, None if it has none. Raises NoAnswerError.
 
     Other ports of a rank belong to NCCL, Gloo and stores, which a stray request could disturb. So only a
     process with the server's threads is tried, and only ports on all addresses, as the server's is.
     """
-    folder = f"{proc}/{pid}"
+    folder = f"/proc/{pid}"
     try:
-        if not any(_read(f"{folder}/task/{task}/comm") == _THREAD for task in os.listdir(f"{folder}/task")):  # noqa: PTH208
+        tasks = os.listdir(f"{folder}/task")  # noqa: PTH208
+        if not any(read_file(f"{folder}/task/{task}/comm") == _THREAD for task in tasks):
             return None
-        ports = [
-            each
-            for each in sorted(_open_ports(folder), reverse=True)
-            if str(each) != environ.get("MASTER_PORT")
-        ]
+        ports = sorted(_open_ports(folder), reverse=True)
     except OSError:
         return None
     why, ends_at = "its worker server has no port on this node", time.monotonic() + seconds
-    for port in ports[:_MOST_PORTS]:
+    for port in [each for each in ports if str(each) != environ.get("MASTER_PORT")][:_MOST_PORTS]:
         try:
             if post(port, "ping", min(_PING_S, ends_at - time.monotonic()), 1024) == b"pong":
                 return port
@@ -56,16 +55,11 @@ def _open_ports(folder: str) -> Iterator[int]:
     for name in os.listdir(f"{folder}/fd"):  # noqa: PTH208
         with suppress(OSError):  # it was closed meanwhile
             inodes.add(os.readlink(f"{folder}/fd/{name}"))  # noqa: PTH115
-    for line in _read(f"{folder}/net/tcp6").splitlines()[1:]:
+    for line in read_file(f"{folder}/net/tcp6").splitlines()[1:]:
         words = line.split()
         address, _, port = words[1].partition(b":")
         if words[3] == _LISTENS and address == _ANY and f"socket:[{int(words[9])}]" in inodes:
             yield int(port, 16)
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:  # noqa: PTH123
-        return file.read()
 
 
 def post(port: int, name: str, seconds: float, most: int) -> bytes:
