@@ -11,7 +11,6 @@ from gswarm_tui.fleet.findings import Evidence
 PROCESSES = "processes"
 STOPPED = {
     "T": "stopped by a signal",
-    "t": "stopped by a debugger",
     "Z": "dead, and its parent hasn't noticed",
 }
 

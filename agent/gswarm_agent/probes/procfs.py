@@ -28,8 +28,7 @@ def read_file(path: str) -> bytes:
 def read_start(path: str, most: int = 4096) -> bytes:
     """Return the first bytes of a file in /proc or /sys, empty if it can't be read."""
     try:
-        # A FIFO without a writer must not stop the reader.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
     try:

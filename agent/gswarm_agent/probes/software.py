@@ -58,7 +58,9 @@ def read_software(maps: bytes, root: str = "") -> Software:
         if path := _mapped(maps, library):
             package = path.rsplit("/", depth)[0]
             version = _distributed(f"{root}{os.path.dirname(package)}", distribution)
-            if version is None and (found := _ASSIGNED.search(read_start(f"{root}{package}/version.py"))):
+            source = f"{root}{package}/version.py"
+            # A pipe in its place would stop the reader.
+            if version is None and os.path.isfile(source) and (found := _ASSIGNED.search(read_start(source))):
                 version = found[1].decode()
             framework = name if version is None else f"{name} {version}"
             break
