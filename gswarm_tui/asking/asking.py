@@ -72,12 +72,10 @@ class Asking:
         self._running: asyncio.Task[None] | None = None
         self._token = self._error = ""
         self._ranks: list[RankProcess] = []
-        self._chosen: tuple[str, ...] = ()
         self._states: dict[str, str] = {}
         self._verdicts: dict[str, Verdict] = {}
         self._finding: Finding | None = None
-        self._held: tuple[Finding, tuple[RankProcess, ...]] | None = None
-        hub.flushed.append(self._close_finding_of_ended_ranks)
+        hub.flushed.append(self._end_finding_of_ended_ranks)
 
     def start(self, steps: Sequence[str], *, force: bool) -> dict[str, Any]:
         """Ask by these steps, all without any, in the ladder's order; return the state. Raises AskError."""
@@ -90,9 +88,9 @@ class Asking:
         if not any(link.is_live for link in self.hub.links.values()):
             raise AskError("no node is connected")
         self._token, self.force, self._error = secrets.token_hex(4), force, ""
+        self._end_finding()
         self._ranks, self._verdicts, self._finding = [], {}, None
-        self._chosen = tuple(name for name in self._steps if not steps or name in steps)
-        self._states = dict.fromkeys(self._chosen, WAITING)
+        self._states = {name: WAITING for name in self._steps if not steps or name in steps}
         self._running = asyncio.get_running_loop().create_task(self._run())
         return self.state()
 
@@ -144,7 +142,7 @@ class Asking:
     async def _run(self) -> None:
         try:
             self._ranks = await self._find_ranks()
-            for name in self._chosen:
+            for name in self._states:
                 self._states[name] = ASKING
                 verdict = await self._steps[name].ask(self, self._ranks)
                 self._verdicts[name] = verdict = replace(
@@ -231,12 +229,8 @@ class Asking:
     def _conclude(self) -> None:
         """Log the answer, and publish it as a finding if it names ranks."""
         now, decided = self.hub.now(), self._decided
-        if self._held is not None:  # the newest answer replaces the one before
-            self._publish_end(self._held[0], now)
-        self._held = None
         if decided is not None and decided.behind:
             self._finding = self._make_finding(decided, now)
-            self._held = self._finding, decided.behind
             self.hub.publish(FindingChanged(now, self._finding))
         severity = WARNING if self._error else INFO
         self.hub.publish(EventLogged(now, "asked", severity, self._sentence()[:MAX_MESSAGE]))
@@ -244,10 +238,11 @@ class Asking:
     def _make_finding(self, verdict: Verdict, now: float) -> Finding:
         first, nodes = verdict.behind[0], tuple(dict.fromkeys(one.node for one in verdict.behind if one.node))
         single = len(verdict.behind) == 1
-        leave = f"if {first.node} is named again, leave it out" if first.node else "look at the job's output"
-        stack = f"look at its stack: gswarm-tui stacks --ranks {first.rank}; " if first.pid else ""
-        advice = f"{stack}{leave}"
-        advice = advice[0].upper() + advice[1:]
+        advice = f"If {first.node} is named again, leave it out" if first.node else "Look at the job's output"
+        if first.pid:
+            advice = (
+                f"Look at its stack: gswarm-tui stacks --ranks {first.rank}; {advice[0].lower()}{advice[1:]}"
+            )
         finding = Finding(
             finding_id=str(next(self._numbers)),
             kind=RANK_BEHIND,
@@ -266,20 +261,23 @@ class Asking:
         )
         return Finding.from_plain(finding.plain())
 
-    def _publish_end(self, finding: Finding, now: float) -> None:
-        known = self.hub.fleet.findings.get(finding.finding_id, finding)
-        self.hub.publish(FindingChanged(now, replace(known, until=now)))
+    def _end_finding(self) -> None:
+        """End the newest finding, unless it has ended."""
+        if self._finding is not None and self._finding.until is None:
+            now = self.hub.now()
+            known = self.hub.fleet.findings.get(self._finding.finding_id, self._finding)
+            self._finding = replace(known, until=now)
+            self.hub.publish(FindingChanged(now, self._finding))
 
-    def _close_finding_of_ended_ranks(self) -> None:
-        """Close the finding once its ranks have left their GPUs: it was about processes that are gone."""
-        if self._held is None:
-            return
-        finding, behind = self._held
-        for one in behind:
-            if one.gpu is None or any(of.pid == one.pid for of in self.hub.fleet.nodes[one.node].processes):
-                return
-        self._held = None
-        self._publish_end(finding, self.hub.now())
+    def _end_finding_of_ended_ranks(self) -> None:
+        """End the finding once its ranks have left their GPUs: it was about processes that are gone."""
+        if self._finding is not None and (decided := self._decided) is not None:
+            nodes = self.hub.fleet.nodes
+            if not any(
+                one.gpu is None or one.pid in [of.pid for of in nodes[one.node].processes]
+                for one in decided.behind
+            ):
+                self._end_finding()
 
     async def close(self) -> None:
         """End a request that is under way."""
