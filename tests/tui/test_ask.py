@@ -90,7 +90,7 @@ async def test_the_job_is_asked_only_on_request_and_the_answer_leads_to_the_gpu(
         await pilot.press("enter")
         await shows(app, pilot, "rank 5 (gpu01:5) is behind, by stacks: it is in load_batch")
         await pilot.press("enter")
-        await shows(app, pilot, " gpu01:5  ● live")
+        await shows(app, pilot, " gpu01:5 · rank 5  ● live")
 
 
 async def test_one_step_is_asked_alone_and_older_nccl_once_that_is_confirmed() -> None:
