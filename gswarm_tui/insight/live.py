@@ -82,7 +82,7 @@ class LiveWatch:
         self._listings: dict[str, object] = {}
         self._missing: dict[str, list[str]] = {}
         self._failed = False
-        self._pace = Pace(scale)
+        self._pace = Pace()
         self._lay_out()
 
     def submit(self, events: Sequence[Event]) -> None:
@@ -187,14 +187,14 @@ class LiveWatch:
             self._publish(FindingChanged(now, replace(paced, dismissed=self._is_dismissed(finding))))
         if self.window.steps % COVERAGE_STEPS == 1:
             self._missing = self.watch.not_measured(self.window)
-        steps = self._pace.before(now), self._pace.before(now - TREND_S * self.window.scale)
+        steps = self._pace.before(now), self._pace.before(now - TREND_S)
         self._publish(FleetExamined(now, self.watch.ledger.totals(), self._causes(), self._missing, *steps))
 
-    def _traffic(self, metric: str, start: float, end: float) -> Iterator[Track]:
-        """Return a metric's newest values, up to a time, of a few nodes with GPUs of the job."""
+    def _traffic(self, metric: str, start: float) -> Iterator[Track]:
+        """Return a metric's values since a time, of a few nodes with GPUs of the job."""
         of_host = metric in _PLACES[1]
         chosen = [(node, rows) for node, _, rows in self._places if len(rows)]
-        for node, rows in chosen[:: max(1, -(-len(chosen) // NODES_READ))]:
+        for node, rows in chosen[:NODES_READ]:
             history = node.host_history if of_host else node.gpu_history
             if history is not None:
                 times, values = history.series(_PLACES[of_host][metric], since=start)

@@ -108,33 +108,31 @@ def diagnose(
     ]
     missing = watch.not_measured(window) | {name: list(window.nodes) for name in failed}
     looked_at = min(end, window.now)
-    pace = _pace(reader, max(start, reader.start), looked_at, found)
-    text = pace_text(pace.before(looked_at, TREND_S), pace.before(start + TREND_S, TREND_S), "at the start")
+    pace = _pace(reader, looked_at, found)
+    text = pace_text(pace.before(looked_at), pace.before(looked_at - TREND_S))
     found = [pace.with_effect(one, one.until or looked_at) for one in found]
     return Diagnosis(in_order(found), ledger, missing, looked_at, len(window.infos), len(window.gpus), text)
 
 
-def _pace(reader: RecordingReader, start: float, end: float, findings: Iterable[Finding]) -> Pace:
-    """Return the step times at the start, at the end, and before and after findings that cost time."""
+def _pace(reader: RecordingReader, end: float, findings: Iterable[Finding]) -> Pace:
+    """Return the step times at the end, ten minutes before, and before and after findings that cost time."""
     interval_s = min(interval_ms for _, interval_ms in reader.intervals(micros(end))) / 1000
-    with_gpus = [one.node_id for one in reader.machines.values() if one.gpu_ids]
-    nodes = with_gpus[:: max(1, -(-len(with_gpus) // NODES_READ))]
-
-    def read(metric: str, begin: float, until: float) -> list[Track]:
-        table = "host_samples" if metric in HOST_BY_NAME else "gpu_samples JOIN gpus USING (gpu_id)"
-        found = reader.source.arrays(
-            f"SELECT epoch_us(ts) AS us, node_id AS id, avg({metric})::DOUBLE AS rate FROM {table} "  # noqa: S608 (own names)
-            "WHERE ts > make_timestamp($1) AND ts <= make_timestamp($2) AND list_contains($3, node_id) "
-            f"AND {metric} IS NOT NULL GROUP BY ALL ORDER BY us",
-            *(micros(max(begin, reader.start - 1)), micros(until), nodes),
-        )
-        return [(found["us"][of] / 1e6, found["rate"][of]) for of in (found["id"] == node for node in nodes)]
-
-    pace = Pace()
+    nodes = [one.node_id for one in reader.machines.values() if one.gpu_ids][:NODES_READ]
     slow = in_order(one for one in findings if one.severity == WASTE)[:PACED]
-    times = {start + TREND_S, start + TREND_S / 2, end - TREND_S / 2, end}
-    times |= {at for one in slow for at in (one.since, one.until or end)}
-    for at in sorted(at for at in times if start < at <= end):
+    pace = Pace()
+    for at in sorted({end - TREND_S, end, *(at for one in slow for at in (one.since, one.until or end))}):
+
+        def read(metric: str, start: float, at: float = at) -> Iterator[Track]:
+            table = "host_samples" if metric in HOST_BY_NAME else "gpu_samples JOIN gpus USING (gpu_id)"
+            for node in nodes:
+                found = reader.source.arrays(
+                    f"SELECT epoch_us(ts) AS us, avg({metric})::DOUBLE AS rate FROM {table} "  # noqa: S608 (own names)
+                    "WHERE ts > make_timestamp($1) AND ts <= make_timestamp($2) AND node_id = $3 "
+                    f"AND {metric} IS NOT NULL GROUP BY ALL ORDER BY us",
+                    *(micros(max(0.0, start)), micros(at), node),
+                )
+                yield found["us"] / 1e6, found["rate"]
+
         pace.look(read, at, interval_s)
     return pace
 

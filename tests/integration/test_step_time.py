@@ -52,8 +52,6 @@ def test_a_recording_shows_how_much_longer_steps_are_since_a_finding(
     assert main(["diagnose", "--db", str(path), "--json"]) == 0
     [hot] = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["kind"] == "thermal"]
     assert " · steps about 8.1 → 10 s · " in hot["sentence"]
-    [steps] = [one for one in hot["evidence"] if one["metric"] == "step_s"]
-    assert (steps["value"], steps["peers"], steps["unit"]) == (10, 8.1, "s")
     assert main(["summary", "--db", str(path)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"steps about 10 s a step, 2\d % slower than at the start", printed)
+    assert re.search(r"steps about 10 s a step, 2\d % slower than 10 min ago", printed)
