@@ -34,7 +34,7 @@ from gswarm_agent.wire_payload import TRACE_PART
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Optional, Tuple
+    from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
     from gswarm_agent.asking.ranks import LocalRank
 
@@ -161,12 +161,13 @@ class TraceRun:
         request: RequestTrace,
         selector: selectors.BaseSelector,
         report: Callable[[TraceReport], None],
+        job: Mapping[str, str],
         proc: str = "/proc",
     ) -> None:
         self.request = request
         self._selector = selector
         self._report_to = report
-        self._proc = proc
+        self._job, self._proc = dict(job), proc
         self._started = time.monotonic()
         self._candidates: Optional[List[LocalRank]] = None
         self._endpoints: List[_Endpoint] = []
@@ -178,7 +179,7 @@ class TraceRun:
 
     def _scan(self) -> None:
         """Find the processes, in a thread of its own: to read a process that hangs may take forever."""
-        self._candidates = find_ranks(self._proc)
+        self._candidates = find_ranks(self._job, self._proc)
 
     def repeat_reports(self) -> None:
         """Report all facts again, to another recorder."""

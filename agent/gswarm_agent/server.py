@@ -151,6 +151,7 @@ class Server:
     ) -> None:
         self.watch = SystemWatch()
         self.obstacles: Dict[str, str] = {}  # beside the probe's capabilities
+        self.job: Dict[str, str] = {}  # variables of processes that the recording started
         self.ending = ""  # the reason, once the sampling has to end
         self._spool = spool
         self._selector = selector
@@ -450,7 +451,7 @@ class Server:
             self._end_trace()
             # Processes start their traces by the wall clock, which may have been set.
             message = replace(message, start_ns=message.start_ns + self.watch.step_ns())
-            self._trace = TraceRun(message, self._selector, self._report_trace)
+            self._trace = TraceRun(message, self._selector, self._report_trace, self.job)
         elif trace is None:
             return
         elif isinstance(message, FetchTrace) and message.token == trace.request.token:
@@ -532,6 +533,7 @@ def serve(
     with selectors.PollSelector() as selector:
         server = Server(spool, selector, make_probe, linger_s=linger)
         server.listen(folder, listener)
+        server.job = {"KINETO_IPC_SOCKET_DIR": trace.socket_folder(recording)}
         if armed:
             server.obstacles = trace.obstacles(recording)
         server.run(signals)

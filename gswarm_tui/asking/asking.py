@@ -72,9 +72,11 @@ class Asking:
         self._running: asyncio.Task[None] | None = None
         self._token = self._error = ""
         self._ranks: list[RankProcess] = []
+        self.unread: dict[str, str] = {}
         self._states: dict[str, str] = {}
         self._verdicts: dict[str, Verdict] = {}
         self._finding: Finding | None = None
+        self._behind: tuple[RankProcess, ...] = ()
         hub.flushed.append(self._end_finding_of_ended_ranks)
 
     def start(self, steps: Sequence[str], *, force: bool) -> dict[str, Any]:
@@ -88,8 +90,7 @@ class Asking:
         if not any(link.is_live for link in self.hub.links.values()):
             raise AskError("no node is connected")
         self._token, self.force, self._error = secrets.token_hex(4), force, ""
-        self._end_finding()
-        self._ranks, self._verdicts, self._finding = [], {}, None
+        self._ranks, self._verdicts = [], {}
         self._states = {name: WAITING for name in self._steps if not steps or name in steps}
         self._running = asyncio.get_running_loop().create_task(self._run())
         return self.state()
@@ -119,7 +120,7 @@ class Asking:
                 {"rank": one.rank, "node": one.node, "gpu": one.gpu, "pid": one.pid}
                 for one in (() if decided is None else decided.behind)
             ],
-            "finding_id": "" if self._finding is None else self._finding.finding_id,
+            "finding_id": self._finding.finding_id if decided and decided.behind and self._finding else "",
         }
 
     @property
@@ -177,9 +178,11 @@ class Asking:
                 found += _ranks_of(node, answer, gpus[node])
             except (KeyError, TypeError):
                 answer["why"] = "its agent's answer can't be understood"
+        self.unread = {node: str(answer["why"]) for node, answer in answers.items() if "why" in answer}
         if not found:
-            problems = [f"{node}: {answer['why']}" for node, answer in answers.items() if "why" in answer]
-            why = f" ({first_of(problems, 2)})" if problems else ""
+            why = f" ({first_of([f'{node}: {why}' for node, why in self.unread.items()], 2)})" * bool(
+                self.unread
+            )
             raise AskError(f"no process of yours on {plural(len(answers), 'node')} has a rank{why}")
         return sorted(found, key=lambda one: (one.rank is None, one.rank or 0, one.node, one.pid))
 
@@ -229,8 +232,10 @@ class Asking:
     def _conclude(self) -> None:
         """Log the answer, and publish it as a finding if it names ranks."""
         now, decided = self.hub.now(), self._decided
+        if decided is not None:  # a request that can't tell leaves the answer before
+            self._end_finding()
         if decided is not None and decided.behind:
-            self._finding = self._make_finding(decided, now)
+            self._finding, self._behind = self._make_finding(decided, now), decided.behind
             self.hub.publish(FindingChanged(now, self._finding))
         severity = WARNING if self._error else INFO
         self.hub.publish(EventLogged(now, "asked", severity, self._sentence()[:MAX_MESSAGE]))
@@ -271,13 +276,12 @@ class Asking:
 
     def _end_finding_of_ended_ranks(self) -> None:
         """End the finding once its ranks have left their GPUs: it was about processes that are gone."""
-        if self._finding is not None and (decided := self._decided) is not None:
-            nodes = self.hub.fleet.nodes
-            if not any(
-                one.gpu is None or one.pid in [of.pid for of in nodes[one.node].processes]
-                for one in decided.behind
-            ):
-                self._end_finding()
+        nodes = self.hub.fleet.nodes
+        if self._behind and not any(
+            one.gpu is None or one.pid in [of.pid for of in nodes[one.node].processes] for one in self._behind
+        ):
+            self._behind = ()
+            self._end_finding()
 
     async def close(self) -> None:
         """End a request that is under way."""

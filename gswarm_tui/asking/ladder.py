@@ -26,8 +26,8 @@ Query = Callable[..., list[tuple[Any, ...]]]
 def build_steps(tracing: Tracing, query: Query, py_spy_path: str = "") -> tuple[Step, ...]:
     """Return the ladder; ``py_spy_path`` is where the nodes have py-spy, empty for the recorder's own."""
 
-    async def look_at_processes(_asking: Asking, ranks: Sequence[RankProcess]) -> Verdict:
-        return processes.judge(ranks)
+    async def look_at_processes(asking: Asking, ranks: Sequence[RankProcess]) -> Verdict:
+        return processes.judge(ranks, asking.unread)
 
     async def ask_ras(asking: Asking, ranks: Sequence[RankProcess]) -> Verdict:
         if not (speakers := [one for one in ranks if one.nccl]):

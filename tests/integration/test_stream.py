@@ -164,7 +164,7 @@ def test_trace_starts_by_a_clock_that_was_set(head: OneHead, monkeypatch: pytest
     with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as folder:
         ready = {"KINETO_USE_DAEMON": "1", "KINETO_IPC_SOCKET_DIR": folder}
         process = LocalRank(os.getpid(), 0, None, ready, True)
-        monkeypatch.setattr(kineto, "find_ranks", lambda _proc: [process])
+        monkeypatch.setattr(kineto, "find_ranks", lambda _job, _proc: [process])
         head.send(MAGIC + encode(Start(20, 1)))
         head.send(encode(RequestTrace("t1", (), 1_800_003_600 * 10**9, 500, 0, 100, False)))
         while not Path(folder, "dynolog").exists():

@@ -12,6 +12,7 @@ import pytest
 
 from gswarm_agent.wire import Answer, Ask
 from gswarm_tui.asking.asking import MIB, AskError, Asking, Step
+from gswarm_tui.asking.processes import judge
 from gswarm_tui.asking.verdict import RankProcess, Verdict
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.link.hub import Hub
@@ -73,8 +74,10 @@ async def test_the_first_step_that_can_tell_ends_the_ladder_and_is_kept() -> Non
     (finding,) = asking.hub.fleet.findings.values()
     assert (finding.kind, finding.node, finding.rank, finding.until) == ("rank_behind", "gpu01", 2, None)
     assert finding.sentence.startswith(sentence)
-    # The newest answer replaces the finding of the one before.
+    # Only another answer replaces it.
     assert "cannot tell which rank" in (await answer_of(asking, "ras"))["sentence"]
+    assert asking.hub.fleet.findings[finding.finding_id].until is None
+    await answer_of(asking)
     assert asking.hub.fleet.findings[finding.finding_id].until is not None
 
 
@@ -107,3 +110,14 @@ async def test_one_request_at_a_time_and_only_known_steps() -> None:
     with pytest.raises(AskError, match="being asked already"):
         asking.start([], force=False)
     await asking.close()
+
+
+def test_ranks_of_a_node_that_was_not_read_are_not_missing() -> None:
+    ranks = [RankProcess("gpu01", 40 + rank, rank, world_size=4) for rank in range(3)]
+    gone = judge(ranks, {})
+    assert (gone.decided, [one.rank for one in gone.behind]) == (True, [3])
+    unread = judge(ranks, {"gpu02": "no answer within 10 s"})
+    assert (unread.decided, unread.sentence) == (
+        False,
+        "3 ranks found; not read: gpu02 (no answer within 10 s)",
+    )

@@ -35,10 +35,10 @@ def answered(
 ) -> tuple[dict[str, str], ...]:
     """Let a process ask twice; return the configurations that it got, and close the run."""
     me = candidate(os.getpid(), 3, KINETO_USE_DAEMON="1", KINETO_IPC_SOCKET_DIR=folder)
-    monkeypatch.setattr(kineto, "find_ranks", lambda _proc: [me])
+    monkeypatch.setattr(kineto, "find_ranks", lambda _job, _proc: [me])
     reports: list[TraceReport] = []
     with selectors.PollSelector() as selector:
-        run = TraceRun(REQUEST, selector, reports.append)
+        run = TraceRun(REQUEST, selector, reports.append, {})
         while not selector.get_map():
             run.handle_due()
         if foreign:
@@ -76,7 +76,7 @@ def test_ranks_are_found_in_time_among_hundreds_of_loaders(folder: str, tmp_path
             (process / name).hardlink_to(tmp_path / name)
     reports: list[TraceReport] = []
     with selectors.PollSelector() as selector:
-        run = TraceRun(REQUEST, selector, reports.append, str(tmp_path / "proc"))
+        run = TraceRun(REQUEST, selector, reports.append, {}, str(tmp_path / "proc"))
         while not (selector.get_map() or reports):
             run.handle_due()
         run.close()
@@ -108,10 +108,10 @@ def test_a_trace_is_found_reported_to_a_new_head_and_removed(
         KINETO_IPC_SOCKET_DIR=folder,
         KINETO_ONDEMAND_TRACE_DIR=folder,
     )
-    monkeypatch.setattr(kineto, "find_ranks", lambda _proc: [me])
+    monkeypatch.setattr(kineto, "find_ranks", lambda _job, _proc: [me])
     reports: list[TraceReport] = []
     with selectors.PollSelector() as selector:
-        run = TraceRun(REQUEST, selector, reports.append)
+        run = TraceRun(REQUEST, selector, reports.append, {})
         while not selector.get_map():
             run.handle_due()
         process = KinetoProcess(folder, 42)
@@ -149,7 +149,7 @@ def test_torchrun_is_not_taken_for_the_rank_that_slurm_gives_it(tmp_path: Path) 
         (process / "environ").write_text(environ)
         (process / "stat").write_text(f"{pid} (python) S 1{' 0' * 48}")
         (process / "maps").write_text("7f-80 r-xp 00000000 103:02 7    /env/torch/lib/libtorch_cpu.so\n")
-    assert [found.pid for found in find_ranks(str(tmp_path))] == [11]
+    assert [found.pid for found in find_ranks({}, str(tmp_path))] == [11]
 
 
 @pytest.mark.parametrize(

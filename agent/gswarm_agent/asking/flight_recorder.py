@@ -53,8 +53,7 @@ def ask(request: Dict[str, Any]) -> Dict[str, Any]:
     from concurrent.futures import ThreadPoolExecutor
 
     ends_at = time.monotonic() + float(request["seconds"]) - _LEFT_S
-    wanted = set(request["pids"])
-    found = [one for one in ranks.find_ranks() if one.pid in wanted]
+    found = ranks.read_ranks(request["pids"])
     with ThreadPoolExecutor(_WORKERS) as pool:
         return {"ranks": list(pool.map(lambda one: _ask_rank(one, ends_at), found))}
 

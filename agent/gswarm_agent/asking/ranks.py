@@ -39,19 +39,29 @@ class LocalRank:
     state: str = ""
 
 
-def find_ranks(proc: str = "/proc") -> List[LocalRank]:
-    """Return this user's processes with a rank. May hang with a process.
+def find_ranks(job: Dict[str, str], proc: str = "/proc") -> List[LocalRank]:
+    """Return this user's processes with a rank in a job. May hang with a process.
 
+    ``job`` has variables by which to know its processes, the surest first; if none has them, all count.
     torchrun, which Slurm gives a rank, too, uses PyTorch, but only its children have PyTorch's variable:
     where a process has it, others don't count.
     """
-    found = []
-    for name in os.listdir(proc):  # noqa: PTH208
-        if name.isdigit():
-            with suppress(OSError, ValueError, IndexError):
-                found.append(_read_rank(f"{proc}/{name}", int(name)))
-    ranks = [one for one in found if one is not None]
+    pids = [int(name) for name in os.listdir(proc) if name.isdigit()]  # noqa: PTH208
+    ranks = read_ranks(pids, proc)
+    for name, value in job.items():
+        if known := [one for one in ranks if value and one.environ.get(name) == value]:
+            ranks = known
+            break
     return [one for one in ranks if one.of_torchrun] or ranks
+
+
+def read_ranks(pids: Collection[int], proc: str = "/proc") -> List[LocalRank]:
+    """Return those of some processes that are this user's and have a rank. May hang with a process."""
+    found = []
+    for pid in pids:
+        with suppress(OSError, ValueError, IndexError):
+            found.append(_read_rank(f"{proc}/{pid}", pid))
+    return [one for one in found if one is not None]
 
 
 def _read_rank(folder: str, pid: int) -> Optional[LocalRank]:
@@ -70,16 +80,11 @@ def _read_rank(folder: str, pid: int) -> Optional[LocalRank]:
     return LocalRank(pid, rank, world_size, kept, *what, stat.started, stat.state)
 
 
-def choose(found: List[LocalRank], job: Dict[str, str], gpu_pids: Collection[int]) -> List[LocalRank]:
-    """Return one process of each rank of a job: those on a GPU, else the oldest that computes.
+def choose(found: List[LocalRank], gpu_pids: Collection[int]) -> List[LocalRank]:
+    """Return one process of each rank: those on a GPU, else the oldest that computes.
 
-    ``job`` has variables by which to know its processes, the surest first; if none has them, all count. A
-    rank's shells and launchers have its variables, too, and so have its workers, which it starts later.
+    A rank's shells and launchers have its variables, too, and so have its workers, which it starts later.
     """
-    for name, value in job.items():
-        if known := [one for one in found if value and one.environ.get(name) == value]:
-            found = known
-            break
 
     def preference(one: LocalRank) -> Any:
         return one.pid not in gpu_pids, not one.torch, not one.computes, one.started, one.pid
@@ -95,7 +100,7 @@ def choose(found: List[LocalRank], job: Dict[str, str], gpu_pids: Collection[int
 def ask(request: Dict[str, Any]) -> Dict[str, Any]:
     """Return this node's addresses and the ranks of a job. ``gpu_pids`` are the processes on its GPUs."""
     ranks = []
-    for one in choose(find_ranks(), request.get("job", {}), request.get("gpu_pids", ())):
+    for one in choose(find_ranks(request.get("job", {})), request.get("gpu_pids", ())):
         with suppress(OSError):
             software = read_software(read_file(f"/proc/{one.pid}/maps"), f"/proc/{one.pid}/root")
             ranks.append(
