@@ -244,11 +244,11 @@ HOMES: dict[str, set[str]] = {
 # Lines of each room's files, rounded up to the next 25.
 LINES: dict[str, int] = {
     "gswarm_agent": 5_000,
-    "gswarm_agent.asking": 950,
+    "gswarm_agent.asking": 900,
     "gswarm_agent.probes": 4_950,
     "gswarm_tui": 175,
     "gswarm_tui.analysis": 1_450,
-    "gswarm_tui.asking": 1_400,
+    "gswarm_tui.asking": 1_275,
     "gswarm_tui.commands": 3_150,
     "gswarm_tui.common": 825,
     "gswarm_tui.control": 2_275,
