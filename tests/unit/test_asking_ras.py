@@ -120,6 +120,13 @@ def test_one_report_names_nobody_who_is_late(tmp_path: Path) -> None:
     assert verdict.sentence == "NCCL RAS answered only once, which doesn't show who is late"
 
 
+def test_ranks_that_left_or_got_the_error_of_another_are_counted_and_not_named(tmp_path: Path) -> None:
+    passed_on = of({6: {"missing": "left"}, 7: {"async_error": 6}})
+    verdict = judged(tmp_path / "state", communicators=[passed_on])
+    assert not verdict.decided
+    assert verdict.lines[0].endswith(", 1 with the error of another, 1 left")
+
+
 def test_a_job_that_moves_and_one_that_stands_still(tmp_path: Path) -> None:
     late = of({5: LATE})
     verdict = judged(tmp_path / "state", communicators=[late], advance=2)
