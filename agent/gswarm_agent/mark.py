@@ -35,7 +35,8 @@ STEP_TIME = "step time"
 """Name of the marks of ``step``."""
 STEPS_EVERY_S = 30.0
 """A rank sends the times of its steps this often, however short they are."""
-_MOST_STEPS = 100_000
+_MOST_STEPS = 1000
+"""A median is that of the newest steps, at most so many."""
 _RANKS = tuple(name.decode() for name in RANK_VARIABLES)
 
 
@@ -178,9 +179,7 @@ def step(number: Optional[int] = None, *, compute: Optional[float] = None) -> No
     """
     global _steps
     try:
-        # A forked process, such as a data loader's, counts its own steps.
-        if _steps is None or _steps.pid != os.getpid():
-            _steps = Steps()
+        _steps = _steps or Steps()
         _steps.take(time.monotonic(), number, compute)
     except Exception as error:
         if _steps is not None:
@@ -188,48 +187,42 @@ def step(number: Optional[int] = None, *, compute: Optional[float] = None) -> No
 
 
 class Steps:
-    """The steps of this process that wait to be sent."""
+    """The newest steps of this process, of which the median is sent."""
 
     def __init__(self, top: str = "") -> None:
-        self.pid, self._top, self._rank = os.getpid(), top, values_of([], os.environ)
+        self._top, self._rank = top, values_of([], os.environ)
         self._number = 0
-        self._last = self._sent_at = -math.inf
-        self._took: List[float] = []
-        self._computed: List[float] = []
+        self._ended: Optional[float] = None
+        self._sent = 0.0
+        self._took: Deque[float] = deque(maxlen=_MOST_STEPS)
+        self._computed: Deque[float] = deque(maxlen=_MOST_STEPS)
         self.sender: Optional[Thread] = None
         self._warned = False
 
     def take(self, now: float, number: Optional[int], compute: Optional[float]) -> None:
-        """Add a step that ends at a monotonic time, and send what waits if it is time to."""
+        """Add a step that ends at a monotonic time, and send the median if it is time to."""
         self._number = self._number + 1 if number is None else int(number)
-        if self._last == -math.inf:
-            # The first step includes the start, and ends no step.
-            self._last = self._sent_at = now
+        before, self._ended = self._ended, now
+        if before is None:
+            # The first step includes the start.
+            self._sent = now
             return
-        took, self._last = now - self._last, now
-        if len(self._took) < _MOST_STEPS:
-            self._took.append(took)
-            if compute is not None:
-                self._computed.append(float(compute))
-        if now - self._sent_at >= STEPS_EVERY_S and (self.sender is None or not self.sender.is_alive()):
-            self._sent_at = now
-            values: Dict[str, Value] = {
-                "step": self._number,
-                "steps": len(self._took),
-                "seconds": _median(self._took),
-            }
+        self._took.append(now - before)
+        if compute is not None:
+            self._computed.append(float(compute))
+        if now - self._sent >= STEPS_EVERY_S and (self.sender is None or not self.sender.is_alive()):
+            from threading import Thread
+
+            values = {**self._rank, "step": self._number, "seconds": _median(self._took)}
             if self._computed:
                 values["compute"] = _median(self._computed)
-            self._took, self._computed = [], []
-            self._send({**values, **self._rank})
+            self._sent = now
+            self._took.clear()
+            self._computed.clear()
+            self.sender = Thread(target=self._send, args=(values,), daemon=True)
+            self.sender.start()
 
     def _send(self, values: Dict[str, Value]) -> None:
-        from threading import Thread
-
-        self.sender = Thread(target=self._deliver, args=(values,), daemon=True)
-        self.sender.start()
-
-    def _deliver(self, values: Dict[str, Value]) -> None:
         try:
             marked = send(STEP_TIME, values, top=self._top)
             if not marked.recordings:
@@ -250,7 +243,7 @@ class Steps:
 _steps: Optional[Steps] = None
 
 
-def _median(values: List[float]) -> float:
+def _median(values: Deque[float]) -> float:
     return round(sorted(values)[len(values) // 2], 6)
 
 

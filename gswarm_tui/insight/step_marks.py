@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import NamedTuple
 
 import numpy as np
 
@@ -15,40 +14,28 @@ NEWEST = 4
 MOST_RANKS, MOST_S = 65_536, 1e6
 
 
-class StepMark(NamedTuple):
-    """One mark: its time, a step's seconds, and how many of them the rank computed, NaN if it didn't say."""
-
-    at: float
-    seconds: float
-    compute: float
-
-
 class RankSteps:
-    """The newest marks of one rank, and its best median of so many."""
+    """The newest marks of one rank, which ``says`` how long it computes or not, and its best median."""
 
-    def __init__(self) -> None:
-        self.marks: deque[StepMark] = deque(maxlen=NEWEST)
-        self.best = math.inf
+    def __init__(self, says: bool) -> None:
+        self.says, self.at, self.seconds, self.best_s = says, 0.0, 0.0, math.inf
+        self._newest: deque[float] = deque(maxlen=NEWEST)
 
-    def take(self, mark: StepMark) -> None:
-        """Add a mark. A rank that begins or ends to say how long it computes starts anew."""
-        if self.marks and math.isnan(self.marks[-1].compute) != math.isnan(mark.compute):
-            self.marks.clear()
-            self.best = math.inf
-        self.marks.append(mark)
-        if len(self.marks) == NEWEST:
-            self.best = min(self.best, self.own_s)
+    def take(self, at: float, seconds: float, own_s: float) -> None:
+        """Add a mark: its time, the seconds of a step, and how many of them are the rank's own."""
+        self.at, self.seconds = at, seconds
+        self._newest.append(own_s)
+        if len(self._newest) == NEWEST:
+            self.best_s = min(self.best_s, self.own_s)
 
     @property
     def own_s(self) -> float:
         """Median seconds that the rank computes in a step, or that a step takes if it doesn't say."""
-        own = [one.seconds if math.isnan(one.compute) else one.compute for one in self.marks]
-        return float(np.median(own))
+        return float(np.median(self._newest))
 
     def is_current(self, now: float) -> bool:
         """Return whether there are enough marks, and none is overdue."""
-        newest = self.marks[-1]
-        return len(self.marks) == NEWEST and now - newest.at <= 90 + 3 * newest.seconds
+        return len(self._newest) == NEWEST and now - self.at <= 90 + 3 * self.seconds
 
 
 class StepMarks:
@@ -60,14 +47,16 @@ class StepMarks:
     def take(self, event: EventLogged) -> bool:
         """Add a mark; return whether it is the first rank's. What isn't a mark of a rank is left out."""
         values = json_object(event.detail)
-        numbers = [values.get(name) for name in ("seconds", "compute")]
-        seconds, compute = (float(one) if isinstance(one, int | float) else math.nan for one in numbers)
-        rank, node = values.get("rank", 0), event.node
-        known = all(0 < one < MOST_S for one in (seconds, compute) if not math.isnan(one))
-        if node is None or type(rank) is not int or math.isnan(seconds) or not known:
+        seconds, rank, node = values.get("seconds"), values.get("rank", 0), event.node
+        own_s = values.get("compute", seconds)
+        known = all(isinstance(one, int | float) and 0 < one < MOST_S for one in (seconds, own_s))
+        if node is None or type(rank) is not int or not known:
             return False
-        key = node, rank
-        if key not in self.ranks and len(self.ranks) >= MOST_RANKS:
+        key, says = (node, rank), "compute" in values
+        steps = self.ranks.get(key)
+        if steps is None and len(self.ranks) >= MOST_RANKS:
             return False
-        self.ranks.setdefault(key, RankSteps()).take(StepMark(event.at, seconds, compute))
+        if steps is None or steps.says != says:
+            steps = self.ranks[key] = RankSteps(says)
+        steps.take(event.at, seconds, own_s)  # type: ignore[arg-type]
         return key == next(iter(self.ranks))

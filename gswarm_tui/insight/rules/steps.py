@@ -21,29 +21,29 @@ def _slow_steps(window: Window) -> Iterable[Match]:
     ranks = [one for one in window.step_marks.ranks.items() if one[1].is_current(window.now)]
     if len(ranks) < 2:
         return
-    own = np.array([steps.own_s for _, steps in ranks])
-    said = np.array([math.isfinite(steps.marks[-1].compute) for _, steps in ranks])
+    own, best = np.array([(steps.own_s, steps.best_s) for _, steps in ranks]).T
+    # If most ranks got slower alike, none of them is compared with itself.
+    best = best if np.median(best / own) >= SLOW else own
     # In lock-step, all steps take equally long: only the time that ranks compute can be compared.
-    fastest = own[said].min(initial=math.inf)
-    against = np.where(said & (said.sum() > 1), fastest / own, 1.0)
-    best = np.array([steps.best for _, steps in ranks])
-    itself = best / own
-    slow = (against < SLOW) | ((itself < SLOW) & (np.median(itself) >= SLOW))
-    if 2 * slow.sum() > len(ranks):
+    fastest = min((steps.own_s for _, steps in ranks if steps.says), default=math.inf)
+    relative = np.array([fastest if steps.says else math.inf for _, steps in ranks])
+    usual = np.where(relative / own < SLOW, relative, best)
+    slow = np.flatnonzero(usual / own < SLOW).tolist()
+    if 2 * len(slow) > len(ranks):
         return
-    for at in np.flatnonzero(slow).tolist():
+    for at in slow:
         (node, rank), steps = ranks[at]
-        usual = fastest if against[at] < SLOW else best[at]
-        name = "compute_s" if said[at] else "step_s"
-        lost = max(0.0, own[at] - float(np.median(own))) / steps.marks[-1].seconds
         columns = [column for column, gpu in enumerate(window.gpus) if gpu.node == node]
         who: Who = next((column for column in columns if window.rank(column) == rank), node)
+        whose = "the fastest rank" if usual[at] == relative[at] else "itself at best"
+        lost = max(0.0, own[at] - float(np.median(own))) / steps.seconds
         yield matched(
             window, who, ago(window, TWO_MIN),
-            f"{'computes' if said[at] else 'needs'} {own[at]:.2g} s a step",
-            (*evidence(name, own[at], usual), *evidence("score_pct", 100 * usual / own[at])),
+            f"{'computes' if steps.says else 'needs'} {own[at]:.2g} s a step",
+            (*evidence("compute_s" if steps.says else "step_s", own[at], usual[at]),
+             *evidence("score_pct", 100 * usual[at] / own[at])),
             *(() if isinstance(who, int) else (f"rank {rank}",)),
-            contrast=f"{'the fastest rank' if against[at] < SLOW else 'itself at best'} {usual:.2g} s",
+            contrast=f"{whose} {usual[at]:.2g} s",
             lost=min(1.0, lost) * float(window.active.sum()),
         )  # fmt: skip
 
