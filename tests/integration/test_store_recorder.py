@@ -171,7 +171,7 @@ def test_process_texts_of_any_kind_are_recorded(path: Path) -> None:
         "cpus_allowed, state, wchan, slurm_job_id, slurm_step_id, framework, nccl, container "
         "FROM process_samples JOIN gpus USING (gpu_id) ORDER BY pid",
     )
-    assert query(path, "SELECT gpu_index, rank FROM samples ORDER BY ALL") == [(0, None), (1, 3)]
+    assert query(path, "SELECT gpu_index, newest_rank FROM samples ORDER BY ALL") == [(0, None), (1, 3)]
     assert rows == [
         (
             1,

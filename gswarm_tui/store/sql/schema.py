@@ -146,8 +146,8 @@ GPUS = _table("gpus", "GPUs of each node", f"""
     parent_index       INTEGER  gpu_index of the GPU of a MIG instance; NULL for a GPU
     mig_profile        VARCHAR  Profile of a MIG instance, as in 1g.10gb; NULL for a GPU
     numa_node          INTEGER  NUMA node that it is attached to; NULL if unknown
-    newest_rank        INTEGER  Rank of the newest process on it that has one, the lowest of several; NULL if
-        unknown
+    newest_rank        INTEGER  Rank on it last, the lowest of several; process_samples has those of each
+        time
 """, key="gpu_id")
 GPU_SAMPLES = _table("gpu_samples", "One row per GPU and frame in which something was measured", f"""
     ts           TIMESTAMP NOT NULL  {_WHEN}

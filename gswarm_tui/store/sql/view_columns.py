@@ -53,7 +53,7 @@ class View:
 
 _AS_IN_TABLE = {
     schema.NODES: "node node_id",
-    schema.GPUS: "gpu_id gpu_index uuid parent_index mig_profile power_limit_w",
+    schema.GPUS: "gpu_id gpu_index uuid parent_index mig_profile power_limit_w newest_rank",
     schema.RECORDINGS: "recording_id",
     schema.PROCESS_SAMPLES: "pid rank local_rank user_name command slurm_step_id framework nccl container",
     schema.PROFILES: "profile_id",

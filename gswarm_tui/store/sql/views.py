@@ -18,7 +18,7 @@ _GPU = (
     "g.parent_index, g.mig_profile"
 )
 _SAMPLES = f"""
-SELECT s.*, n.recording_id, n.node, {_GPU}, g.newest_rank AS rank,
+SELECT s.*, n.recording_id, n.node, {_GPU}, g.newest_rank,
        g.memory_total_mib AS mem_total_mib, g.power_limit_w
 FROM gpu_samples s
 JOIN gpus g USING (gpu_id)
@@ -53,7 +53,7 @@ def _listing(kind: str) -> View:
 
 
 _EVENT_LOG = """
-SELECT e.*, n.node, g.gpu_index, g.newest_rank AS rank
+SELECT e.*, n.node, g.gpu_index, g.newest_rank
 FROM events e
 LEFT JOIN nodes n USING (node_id)
 LEFT JOIN gpus g USING (gpu_id)
@@ -136,7 +136,7 @@ _GPU_FACTS = (
 )
 _SAMPLE_COLUMNS = table_columns(
     schema.GPU_SAMPLES,
-    "ts node gpu_index rank util_pct mem_used_pct power_w allocated",
+    "ts node gpu_index newest_rank util_pct mem_used_pct power_w allocated",
     _GPU_FACTS,
     mem_used_pct="round(100 * mem_used_mib / nullif(mem_total_mib, 0), 1)",
 )
@@ -160,7 +160,7 @@ VIEWS: dict[str, View] = {
             "uuid gpu_name gpu_numa_node allocated parent_index mig_profile node_id gpu_id recording_id")),
     **{kind: _listing(kind) for kind in schema.LISTING_TABLES},
     "event_log": View("Events with the names of nodes and the indexes of GPUs", _EVENT_LOG,
-        table_columns(schema.EVENTS, "ts node gpu_index rank", "node_id gpu_id recording_id")),
+        table_columns(schema.EVENTS, "ts node gpu_index newest_rank", "node_id gpu_id recording_id")),
     "session_samples": View("samples of each session; each counts for in_session_ms, the part of its "
         "interval in the session", _SESSION_SAMPLES, _SESSION_SAMPLE_COLUMNS),
     "session_coverage": View("The time of each session that the frames of each node cover; complete if no "
