@@ -237,7 +237,7 @@ class Steps:
         if not self._warned and self._rank.get("rank", 0) == 0:
             self._warned = True
             with suppress(Warning):
-                warn(f"gswarm_agent.mark.step: {reason}; it goes on trying silently", stacklevel=3)
+                warn(f"gswarm_agent.mark.step: {reason}; further failures are not reported", stacklevel=3)
 
 
 _steps: Optional[Steps] = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -57,17 +58,17 @@ class Asking:
 
     Args:
         hub: the nodes' links, and where findings go.
-        steps: the ladder, in its order.
-        numbers: numbers findings.
+        steps: returns the ladder, in its order; called when the job is first asked.
+        numbers: yields the numbers of new findings.
         job: variables by which the agents know the job's processes, the surest first.
     """
 
     def __init__(
-        self, hub: Hub, steps: Sequence[Step], numbers: Iterator[int], job: Mapping[str, str]
+        self, hub: Hub, steps: Callable[[], Sequence[Step]], numbers: Iterator[int], job: Mapping[str, str]
     ) -> None:
         self.hub, self._job = hub, job
         self.force = False
-        self._steps, self._numbers = {step.name: step for step in steps}, numbers
+        self._build_steps, self._numbers = steps, numbers
         self._answers: dict[str, _Answer] = {}
         self._running: asyncio.Task[None] | None = None
         self._token = self._error = ""
@@ -78,6 +79,10 @@ class Asking:
         self._finding: Finding | None = None
         self._behind: tuple[RankProcess, ...] = ()
         hub.flushed.append(self._end_finding_of_ended_ranks)
+
+    @functools.cached_property
+    def _steps(self) -> dict[str, Step]:
+        return {step.name: step for step in self._build_steps()}
 
     def start(self, steps: Sequence[str], *, force: bool) -> dict[str, Any]:
         """Ask by these steps, all without any, in the ladder's order; return the state. Raises AskError."""

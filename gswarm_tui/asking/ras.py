@@ -20,7 +20,7 @@ _MAX_CHARACTERS = 8 << 20
 _MOST_LISTED = 20
 """Communicators that are listed, at most."""
 _DEAD, _SILENT, _FAILED, _LEFT = "dead", "unresponsive", "failed", "left"
-_HEARD = "with the error of another"
+_HEARD = "with an error that another rank caused"
 _SURE = {
     _DEAD: "NCCL considers {} dead",
     _SILENT: "NCCL gets no answer from {}",

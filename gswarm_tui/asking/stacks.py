@@ -20,7 +20,7 @@ from gswarm_tui.fleet.findings import Evidence
 STEP = "stacks"
 MOST_FRAMES, MOST_LOOKS, LONGEST = 128, 32, 256
 MOST_GROUPS = 64
-"""Groups that are shown; more than a few tell nobody anything."""
+"""Groups that are shown, at most."""
 _FRAME = re.compile(r"(.*) \((?:.*/)?([^/]*:\d+)\)")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|\(<")
 _STANDARD = re.compile(r"/lib/python3\.\d+\w?/(?!(?:site|dist)-packages/)|\(<")

@@ -22,11 +22,11 @@ RULES: tuple[Rule, ...] = (
 )
 ASKED = Rule(
     *(RANK_BEHIND, "The job itself says which rank is behind", FAULT, LOCAL, ("processes",), "when asked"),
-    "a step of asking the job names ranks: a process that ended, fewer collectives, another stack, no waits",
+    "a rank without a process, with fewer collectives than its peers, at another place, or that never waits",
     "the job: /proc, NCCL, PyTorch, py-spy",
     "Look at its stack with gswarm-tui stacks; if {node} is named again, leave it out",
     "When all ranks wait in one collective, their GPUs look alike, and only the job knows who is missing.",
-    "Nobody asks the job by the key A or gswarm-tui who, or no step can tell.",
+    "Nobody pressed A or ran gswarm-tui who, or no step could tell.",
     "A rank that was late for a moment is named if its step lasts long; ask again.",
     lambda _window: (),
 )

@@ -55,7 +55,7 @@ class LiveWatch:
 
     A rule that fails is left out from then on, and an error of the watch itself ends only the watch.
     ``scale`` shortens all times of rules, for tests. ``user`` is the user whose processes are the job's,
-    ``numbers`` are those of findings.
+    ``numbers`` yields the numbers of new findings.
     """
 
     def __init__(

@@ -64,7 +64,8 @@ class _Open:
 class Watch:
     """Findings of one fleet, kept by evaluating rules after each step; they keep their ids.
 
-    ``numbers`` are theirs. A rule that fails is reported to ``failed`` once, and left out from then on.
+    ``numbers`` yields the numbers of new findings. A rule that fails is reported to ``failed`` once, and left
+    out from then on.
     """
 
     def __init__(

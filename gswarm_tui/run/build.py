@@ -30,7 +30,7 @@ from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.saved_options import NOTES, save_options, write_note
 
 if TYPE_CHECKING:
-    from gswarm_tui.asking.asking import Asking
+    from gswarm_tui.asking.asking import Asking, Step
     from gswarm_tui.fleet.events import RecorderStatus
     from gswarm_tui.launch.base import Launcher
     from gswarm_tui.link.hub import Hub, Run
@@ -177,7 +177,7 @@ def _open(hub: Hub, options: Options, plan: Plan, path: Path, what: RecordingInf
 def watch_findings(hub: Hub, recorder: FileWriter | None) -> Iterator[int]:
     """Let the rules look at the fleet after each flush; what they find is published as events.
 
-    Returns the numbers of further findings.
+    Returns what yields the numbers of new findings.
     """
     from gswarm_tui.insight.live import LiveWatch
     from gswarm_tui.insight.watch import time_scale
@@ -196,11 +196,16 @@ def build_asking(
 
     ``py_spy`` is its path on the nodes, empty for the recorder's own.
     """
-    if recorder is None or hub.tracing is None:
+    tracing = hub.tracing
+    if recorder is None or tracing is None:
         return None
     from gswarm_agent.trace import socket_folder
     from gswarm_tui.asking.asking import Asking
-    from gswarm_tui.asking.ladder import build_steps
+
+    def steps() -> tuple[Step, ...]:
+        from gswarm_tui.asking.ladder import build_steps
+
+        return build_steps(tracing, query, py_spy)
 
     def query(sql: str, *values: Any) -> list[tuple[Any, ...]]:
         with closing(recorder.queries()) as source:
@@ -208,7 +213,7 @@ def build_asking(
 
     # Processes that record started know the recording's folder.
     job = {"KINETO_IPC_SOCKET_DIR": socket_folder(uid), "SLURM_JOB_ID": job_id}
-    return Asking(hub, build_steps(hub.tracing, query, py_spy), numbers, job)
+    return Asking(hub, steps, numbers, job)
 
 
 def announce_findings(

@@ -75,7 +75,7 @@ async def test_every_action_exists_and_is_bound_to_its_keys(screen: str) -> None
         if screen == PROFILE:
             app.show(ProfileScreen(SOME_PROFILE))
         if screen == ASK:
-            made.client.asking = Asking(made.hub, (), itertools.count(1), {})
+            made.client.asking = Asking(made.hub, tuple, itertools.count(1), {})
             app.show(AskScreen(made.client.fetch, made.client.asking.state()))
         if screen == FINDING:
             app.show(FindingScreen(""))

@@ -48,7 +48,7 @@ class Ladder:
         links = {name: Node(json.dumps({"ranks": of}).encode()) for name, of in ranks.items()}
         made.hub.links = cast("Any", links)
         steps = [Step(name, *texts, self._ask(name)) for name, texts in COSTS.items()]
-        made.client.asking = Asking(made.hub, steps, itertools.count(1), {})
+        made.client.asking = Asking(made.hub, lambda: steps, itertools.count(1), {})
 
     def _ask(self, name: str) -> Callable[[Asking, Sequence[RankProcess]], Any]:
         async def ask(asking: Asking, _ranks: Sequence[RankProcess]) -> Verdict:

@@ -51,7 +51,7 @@ def asking_of(node: Node, *verdicts: Verdict) -> Asking:
 
     hub = Hub(Fleet(["gpu01"]))
     hub.links = cast(Any, {"gpu01": node})
-    return Asking(hub, [step(one) for one in verdicts], itertools.count(1), {})
+    return Asking(hub, lambda: [step(one) for one in verdicts], itertools.count(1), {})
 
 
 async def answer_of(asking: Asking, *steps: str) -> dict[str, Any]:

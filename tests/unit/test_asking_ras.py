@@ -124,7 +124,7 @@ def test_ranks_that_left_or_got_the_error_of_another_are_counted_and_not_named(t
     passed_on = of({6: {"missing": "left"}, 7: {"async_error": 6}})
     verdict = judged(tmp_path / "state", communicators=[passed_on])
     assert not verdict.decided
-    assert verdict.lines[0].endswith(", 1 with the error of another, 1 left")
+    assert verdict.lines[0].endswith(", 1 with an error that another rank caused, 1 left")
 
 
 def test_a_job_that_moves_and_one_that_stands_still(tmp_path: Path) -> None:

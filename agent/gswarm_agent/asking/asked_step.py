@@ -43,7 +43,7 @@ class AskedStep:
         # Without these flags, modules of the agent would hide those of Python with the same name.
         flags = ["-IS"] if sys.flags.no_site else ["-P"] * (sys.version_info >= (3, 11))
         try:
-            # The agent would wait for the process to read from a pipe.
+            # A long request would fill a pipe, and the agent would wait until the process reads.
             with tempfile.TemporaryFile() as requests:
                 requests.write(ask.request)
                 requests.seek(0)

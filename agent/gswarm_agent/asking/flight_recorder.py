@@ -106,7 +106,7 @@ def _dump(one: LocalRank, ends_at: float) -> Tuple[float, List[Any]]:
         os.close(descriptor)
     except OSError as error:
         raise NoAnswerError(
-            f"its pipe, which NCCL makes at its start, takes nothing: {error.strerror}"
+            f"it has no pipe, which PyTorch makes with its first NCCL communicator: {error.strerror}"
         ) from None
     while time.monotonic() < ends_at:
         time.sleep(_LOOK_S)

@@ -85,7 +85,7 @@ WORDS: dict[str, Entries] = {
         ("found nothing", "rules that have found nothing so far"),
     ),
     ASK: (
-        ("cannot tell", "the step found no rank that is behind, or couldn't look; below is why"),
+        ("cannot tell", "the step named no rank; the line below says why"),
         ("not asked", "a step before it decided"),
     ),
     SESSIONS: (
