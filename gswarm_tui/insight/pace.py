@@ -12,9 +12,9 @@ from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 from gswarm_tui.fleet.findings import WASTE, Finding
 from gswarm_tui.fleet.history import Floats, Singles
 
-STRONG, SAME, AGAIN = 0.7, 0.85, 0.5
-"""Autocorrelation from which traffic counts as periodic (Greyhound), the share of the highest peak that
-makes a shorter period count, as its multiples are about as high, and the least one two periods on."""
+STRONG, SAME = 0.7, 0.85
+"""Autocorrelation from which traffic counts as periodic (Greyhound), and the share of the highest peak that
+makes a shorter period count, as its multiples are about as high."""
 EARLY = 0.3
 """Steps are shorter than ``LEAST_SAMPLES`` if a peak before that has this share of the period's height."""
 LEAST_SAMPLES, LEAST_PERIODS = 5, 4
@@ -121,21 +121,18 @@ def period(series: Floats) -> float | None:
     size = 1 << (2 * count).bit_length()
     spectrum = np.abs(np.fft.rfft(values, size)) ** 2
     # Longer lags have fewer pairs of samples.
-    pairs = count - np.arange(FINER * count // 2 + FINER) / FINER
+    pairs = count - np.arange(FINER * count // LEAST_PERIODS) / FINER
     # Blurred over three samples, short bursts don't fall between two samples.
     blurred = spectrum * np.cos(np.linspace(0, np.pi / 2, len(spectrum))) ** 4
     exact, curve = (np.fft.irfft(of, FINER * size)[: len(pairs)] / pairs for of in (spectrum, blurred))
-    peaks = _peaks(curve[: FINER * count // LEAST_PERIODS] / curve[0])
+    peaks = _peaks(curve / curve[0])
     highest = max(peaks.values(), default=0.0)
     lag, height = next((peak for peak in peaks.items() if peak[1] >= max(STRONG, SAME * highest)), (0, 0.0))
     least = FINER * LEAST_SAMPLES - 1
     # Steps shorter than a few samples beat with the sampling, and show in the exact curve before.
     if lag < least or max(_peaks(exact[:least] / exact[0]).values(), default=0.0) > EARLY * height:
         return None
-    # Two periods on, traffic has to repeat, too; noise rarely does. The later peak is the more exact one.
-    later = 2 * lag - FINER // 2
-    twice = later + int(np.argmax(curve[later : later + FINER + 1]))
-    return twice / 2 / FINER if curve[twice] >= AGAIN * curve[0] else None
+    return lag / FINER
 
 
 def _peaks(curve: Floats) -> dict[int, float]:
