@@ -13,6 +13,7 @@ from typing import Any
 from gswarm_agent import wire
 from gswarm_agent.asking.steps import RANKS
 from gswarm_agent.frame import INFO, WARNING
+from gswarm_tui.asking.processes import PROCESSES
 from gswarm_tui.asking.verdict import MOVED, RankProcess, Verdict, names
 from gswarm_tui.common.errors import printable
 from gswarm_tui.common.quantities import first_of, plural
@@ -25,6 +26,8 @@ from gswarm_tui.link.hub import Hub
 MIB = 1024 * 1024
 LATE_S = 5.0
 """Time after an agent's own limit in which its answer may still arrive."""
+HOLDS_S = 600.0
+"""A finding holds for so long after the answer, unless another answer replaces it."""
 MOST_RANKS = 1024
 """Ranks of a node that are asked, at most."""
 WAITING, ASKING, DECIDED, UNDECIDED, SKIPPED = "waiting", "asking", "decided", "cannot tell", "not asked"
@@ -77,8 +80,8 @@ class Asking:
         self._states: dict[str, str] = {}
         self._verdicts: dict[str, Verdict] = {}
         self._finding: Finding | None = None
-        self._behind: tuple[RankProcess, ...] = ()
-        hub.flushed.append(self._end_finding_of_ended_ranks)
+        self._answered_at = 0.0
+        hub.flushed.append(self._end_old_finding)
 
     @functools.cached_property
     def _steps(self) -> dict[str, Step]:
@@ -240,7 +243,7 @@ class Asking:
         if decided is not None:  # a request that can't tell leaves the answer before
             self._end_finding()
         if decided is not None and decided.behind:
-            self._finding, self._behind = self._make_finding(decided, now), decided.behind
+            self._finding, self._answered_at = self._make_finding(decided, now), now
             self.hub.publish(FindingChanged(now, self._finding))
         severity = WARNING if self._error else INFO
         self.hub.publish(EventLogged(now, "asked", severity, self._sentence()[:MAX_MESSAGE]))
@@ -248,10 +251,12 @@ class Asking:
     def _make_finding(self, verdict: Verdict, now: float) -> Finding:
         first, nodes = verdict.behind[0], tuple(dict.fromkeys(one.node for one in verdict.behind if one.node))
         single = len(verdict.behind) == 1
-        advice = f"If {first.node} is named again, leave it out" if first.node else "Look at the job's output"
+        advice = "Look at the job's output"
         if first.pid:
+            look = f"gswarm-tui stacks --ranks {first.rank}"
+            look = f"ps {first.pid} on {first.node}" if verdict.step == PROCESSES else look
             advice = (
-                f"Look at its stack: gswarm-tui stacks --ranks {first.rank}; {advice[0].lower()}{advice[1:]}"
+                f"Look at it with {look}; ask again soon, as a rank that evaluates or saves looks the same"
             )
         finding = Finding(
             finding_id=str(next(self._numbers)),
@@ -279,13 +284,9 @@ class Asking:
             self._finding = replace(known, until=now)
             self.hub.publish(FindingChanged(now, self._finding))
 
-    def _end_finding_of_ended_ranks(self) -> None:
-        """End the finding once its ranks have left their GPUs: it was about processes that are gone."""
-        nodes = self.hub.fleet.nodes
-        if self._behind and not any(
-            one.gpu is None or one.pid in [of.pid for of in nodes[one.node].processes] for one in self._behind
-        ):
-            self._behind = ()
+    def _end_old_finding(self) -> None:
+        """End the finding after a while: the job was asked once, and may have gone on."""
+        if self._finding is not None and self.hub.now() > self._answered_at + HOLDS_S:
             self._end_finding()
 
     async def close(self) -> None:

@@ -86,7 +86,7 @@ def judge(answers: Mapping[str, Mapping[str, Any]], ranks: Sequence[RankProcess]
                 ages[one.rank] = _add(groups, one.rank, mine)
         except MALFORMED:
             silent.append(f"{one.name}: its answer can't be understood")
-    lacks = f"; {first_of(silent, 1)}" if silent else ""
+    lacks = f"; {first_of(silent, 1, ' ranks')}" if silent else ""
     if not ages:
         return Verdict(STEP, f"no rank has a record{lacks}")
     found = [_find_wait(group, places, ages.keys()) for group, places in groups.items()]

@@ -30,7 +30,8 @@ def judge(ranks: Sequence[RankProcess], unread: Mapping[str, str]) -> Verdict:
     size = max((one or 0 for one in sizes), default=0)
     missing = [rank for rank in range(size) if rank not in found] if len(sizes) == 1 else []
     if not missing or 2 * len(missing) > size:
-        return Verdict(PROCESSES, f"{plural(len(ranks), 'rank')} found, and each process runs")
+        rest = f"; {len(missing)} of {size} may run on nodes that aren't watched" if missing else ""
+        return Verdict(PROCESSES, f"{plural(len(ranks), 'rank')} found, and each process runs{rest}")
     behind = tuple(RankProcess("", 0, rank) for rank in missing)
     saw = f"the watched nodes have no process of it, and of {len(found)} other ranks one each"
     return Verdict(PROCESSES, saw, True, behind, (Evidence("ranks", len(found), size),))

@@ -117,12 +117,13 @@ def judge(first: str, second: str | None, ranks: Sequence[RankProcess]) -> Verdi
         return verdict
     if second is None:
         return replace(verdict, sentence="NCCL RAS answered only once, which doesn't show who is late")
-    if everyone and moved == everyone:
+    if moved == everyone and everyone >= set(ranks):
         return _decide(verdict, MOVED)
     if (late := _judge_late(verdict, before, now, moved)) is not None:
         return late
     if moved:
-        saw = f"{len(moved):,} of {len(everyone):,} ranks moved within a second, and none stays behind"
+        seen = everyone | set(ranks)
+        saw = f"{len(moved):,} of {len(seen):,} ranks moved within a second, and none stays behind"
         return replace(verdict, sentence=saw)
     return replace(verdict, sentence="NCCL RAS names no rank that launched fewer collectives than the others")
 
@@ -152,8 +153,10 @@ def _judge_late(
     most = max((counts[process] for process in counts.keys() - few), key=Counter.total, default=least)
     function = max(sorted(most | least), key=lambda name: abs(most[name] - least[name]))
     low, high = least[function], most[function]
+    alike = {counts[process][function] for process in counts.keys() - few} <= {high}
     others = f"{now[key].size - len(few):,} " if now[key].size - len(few) > 1 else ""
-    saw = f"{_names(few)} launched {low:,} {function}s, the other {others}{high:,}"
+    others = f"the other {others}" if alike else "others up to "
+    saw = f"{_names(few)} launched {low:,} {function}s, {others}{high:,}"
     return _decide(verdict, saw, culprits, Evidence(f"{function}s", low, high))
 
 

@@ -46,8 +46,8 @@ class RankStack:
 
     @property
     def moved(self) -> bool:
-        """Whether its stack changed between the looks."""
-        return len(set(self.looks)) > 1
+        """Whether its functions changed between the looks; a loop that polls changes lines only."""
+        return len({tuple(frame.rpartition(":")[0] for frame in look) for look in self.looks}) > 1
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ def _listed(ranks: Sequence[RankProcess]) -> str:
 def judge(answers: Mapping[str, Any], ranks: Sequence[RankProcess]) -> Verdict:
     """Return the ranks that aren't where most ranks wait.
 
-    Half of the ranks have to stand still in collectives, or else most of them at the same place, at each
-    look. At fault are those that no look found there, whether they move or not.
+    Half of the ranks have to stand still in collectives at each look. At fault are those that no look found
+    there, whether they move or not.
     """
     found = read(answers, ranks)
     seen = [one for one in found if one.looks]
@@ -172,5 +172,8 @@ def judge(answers: Mapping[str, Any], ranks: Sequence[RankProcess]) -> Verdict:
     others = "the other" if len(waiting) + len(behind) == len(found) else "others:"
     subject = "it is" if len(culprits) == 1 else "they are"
     sentence = f"{subject} in {odd}, {others} {len(waiting):,} in {where}{unread}"
+    if not known:  # workers that are idle, or a pipeline, look the same
+        sentence = f"{names(culprits)}: {sentence}, which is no collective that gswarm-tui knows"
+        return replace(verdict, sentence=sentence)
     evidence = (Evidence("stack", odd, where),)
     return replace(verdict, sentence=sentence, decided=True, behind=culprits, evidence=evidence)

@@ -58,10 +58,12 @@ def test_of_two_ranks_the_one_that_waits_for_nobody_is_behind() -> None:
     assert [one.rank for one in judge([INPUT] * 2, [REDUCE] * 2).behind] == [0]
 
 
-def test_without_a_known_collective_the_majority_that_stands_still_tells() -> None:
+def test_without_a_known_collective_the_odd_rank_is_shown_and_not_accused() -> None:
     late = [STEP, INPUT, STEP]
     verdict = judge([BACKWARD] * 3, late, [BACKWARD] * 3, [BACKWARD] * 3)
-    assert [one.rank for one in verdict.behind] == [1]
+    assert not verdict.decided
+    assert verdict.sentence.startswith("rank 1 (gpu01:1): it is in ")
+    assert verdict.sentence.endswith("which is no collective that gswarm-tui knows")
 
 
 @pytest.mark.parametrize(

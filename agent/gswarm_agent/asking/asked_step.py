@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 MOST_AT_ONCE = 4
 """Steps that run on a node at once, at most."""
 _CHUNK = 1 << 16
+_DIES_S = 0.05
+"""A killed process is gone within a millisecond, unless it hangs in the kernel."""
 
 
 class AskedStep:
@@ -86,7 +88,8 @@ class AskedStep:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._pipe.close()
-        self._process.poll()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_DIES_S)
         self._finish(why)
 
     def _finish(self, why: str) -> None:

@@ -82,7 +82,7 @@ def post(port: int, name: str, seconds: float, most: int) -> bytes:
                 if time.monotonic() > ends_at:
                     raise socket.timeout
     except socket.timeout:
-        raise NoAnswerError(f"its worker server didn't answer within {max(seconds, 0.0):.1f} s") from None
+        raise NoAnswerError("its worker server didn't answer in time") from None
     except OSError as error:
         raise NoAnswerError(f"its worker server can't be reached: {error.strerror}") from None
     head, separator, body = bytes(answer).partition(b"\r\n\r\n")

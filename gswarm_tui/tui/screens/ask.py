@@ -51,7 +51,7 @@ class AskScreen(ViewerScreen):
 
     def on_mount(self) -> None:
         """Follow a request that is under way."""
-        self.set_interval(POLL_S, lambda: self._look() if self._state["running"] else None)
+        self.set_interval(POLL_S, self._look)
 
     def on_screen_resume(self) -> None:
         """Show what happened while another screen was in front."""
