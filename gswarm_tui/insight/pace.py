@@ -118,7 +118,7 @@ def period(series: Floats) -> float | None:
         return None
     at = np.arange(count) - (count - 1) / 2
     values = series - series.mean() - at * (at @ series / (at @ at))
-    size = 1 << (2 * count).bit_length()
+    size = 1 << (count + count // LEAST_PERIODS).bit_length()
     spectrum = np.abs(np.fft.rfft(values, size)) ** 2
     # Longer lags have fewer pairs of samples.
     pairs = count - np.arange(FINER * count // LEAST_PERIODS) / FINER

@@ -122,16 +122,16 @@ def _pace(reader: RecordingReader, end: float, findings: Iterable[Finding]) -> P
     pace = Pace()
     for at in sorted({end - TREND_S, end, *(at for one in slow for at in (one.since, one.until or end))}):
 
-        def read(metric: str, start: float, at: float = at) -> Iterator[Track]:
+        def read(metric: str, start: float, at: float = at) -> list[Track]:
             table = "host_samples" if metric in HOST_BY_NAME else "gpu_samples JOIN gpus USING (gpu_id)"
-            for node in nodes:
-                found = reader.source.arrays(
-                    f"SELECT epoch_us(ts) AS us, avg({metric})::DOUBLE AS rate FROM {table} "  # noqa: S608 (own names)
-                    "WHERE ts > make_timestamp($1) AND ts <= make_timestamp($2) AND node_id = $3 "
-                    f"AND {metric} IS NOT NULL GROUP BY ALL ORDER BY us",
-                    *(micros(max(0.0, start)), micros(at), node),
-                )
-                yield found["us"] / 1e6, found["rate"]
+            us, ids, rates = reader.source.arrays(
+                f"SELECT epoch_us(ts), node_id, avg({metric})::DOUBLE FROM {table} "  # noqa: S608 (own names)
+                "WHERE ts > make_timestamp($1) "
+                f"AND ts <= make_timestamp($2) AND list_contains($3, node_id) AND {metric} IS NOT NULL "
+                "GROUP BY ALL ORDER BY 1",
+                *(micros(max(0.0, start)), micros(at), nodes),
+            ).values()
+            return [(us[ids == node] / 1e6, rates[ids == node]) for node in nodes]
 
         pace.look(read, at, interval_s)
     return pace
