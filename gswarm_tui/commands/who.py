@@ -43,8 +43,8 @@ def ask(head: Head, steps: Sequence[str], *, force: bool = False) -> dict[str, A
         one for one in head.request({"want": "asked"}).get("steps", ()) if one["step"] in (steps or STEPS)
     ]
     if ladder:
-        costs = "\n".join(f"  {one['title']}: {one['cost']}" for one in ladder)
-        print_notice(f"asking the job{' until a step can tell' * (len(ladder) > 1)}:", *costs.split("\n"))
+        costs = [f"  {one['title']}: {one['cost']}" for one in ladder]
+        print_notice(f"asking the job{' until a step can tell' * (len(ladder) > 1)}:", *costs)
     state = head.carry_out(AskJob(tuple(steps), force))
     token = state["token"]
     with Progress("finding the ranks", after_s=0) as progress:
