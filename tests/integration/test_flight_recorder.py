@@ -113,7 +113,7 @@ def test_ranks_that_call_collectives_have_moved(start: Start, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (worker_server.HANG, "its worker server didn't answer within"),
+        (worker_server.HANG, "its worker server didn't answer in time"),
         (worker_server.HUGE, "its worker server's answer has more than 64 MiB"),
         ("no JSON \x1b[31m", "what its Flight Recorder has can't be understood"),
         ("[" * 100_000, "what its Flight Recorder has can't be understood"),
