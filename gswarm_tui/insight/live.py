@@ -198,7 +198,7 @@ class LiveWatch:
             history = node.host_history if of_host else node.gpu_history
             if history is not None:
                 times, values = history.series(_PLACES[of_host][metric], since=start)
-                yield times, values[:, 0 if of_host else rows].reshape(len(times), -1).mean(axis=1)
+                yield times, values[:, [0] if of_host else rows].mean(axis=1)
 
     def _is_dismissed(self, finding: Finding) -> bool:
         """Return whether the user dismissed this finding, or the last one of its kind and place."""

@@ -73,6 +73,15 @@ def test_a_rule_that_fails_is_left_out_and_the_others_go_on(
     assert [CAUSES[cause] for cause in examined[-1].causes["n1"]] == ["working", "working"]
 
 
+def test_the_rules_go_on_while_a_node_has_sent_no_sample_yet() -> None:
+    fleet, published = Fleet(["n1"]), list[Event]()
+    fleet.apply(introduced())
+    watch = LiveWatch(fleet, published.append, user="ada")
+    for second in range(12):
+        watch.observe(T0 + second)
+    assert {type(event) for event in published} == {FleetExamined}
+
+
 def test_an_error_of_the_watch_itself_never_reaches_the_recorder() -> None:
     published = watched(rule("gpu_memory", full), fails=True)
     warning = next(event for event in published if isinstance(event, EventLogged))
