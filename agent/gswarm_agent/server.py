@@ -151,7 +151,8 @@ class Server:
     ) -> None:
         self.watch = SystemWatch()
         self.obstacles: Dict[str, str] = {}  # beside the probe's capabilities
-        self.job: Dict[str, str] = {}  # variables of processes that the recording started
+        # These environment variables tell the processes that the recording started from others.
+        self.job: Dict[str, str] = {}
         self.ending = ""  # the reason, once the sampling has to end
         self._spool = spool
         self._selector = selector

@@ -162,7 +162,8 @@ class Asking:
                     break
         except AskError as error:
             self._error = str(error)
-        except Exception as error:  # the recorder goes on, and says what failed
+        # An error in a step is reported as the answer, and recording continues.
+        except Exception as error:
             self._error = f"internal error of gswarm-tui: {type(error).__name__}: {error}"
         finally:
             waiting = [name for name, state in self._states.items() if state in (WAITING, ASKING)]
@@ -240,7 +241,8 @@ class Asking:
     def _conclude(self) -> None:
         """Log the answer, and publish it as a finding if it names ranks."""
         now, decided = self.hub.now(), self._decided
-        if decided is not None:  # a request that can't tell leaves the answer before
+        # A request that decides nothing leaves the finding of the previous answer open.
+        if decided is not None:
             self._end_finding()
         if decided is not None and decided.behind:
             self._finding, self._answered_at = self._make_finding(decided, now), now

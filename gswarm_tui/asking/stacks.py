@@ -172,7 +172,8 @@ def judge(answers: Mapping[str, Any], ranks: Sequence[RankProcess]) -> Verdict:
     others = "the other" if len(waiting) + len(behind) == len(found) else "others:"
     subject = "it is" if len(culprits) == 1 else "they are"
     sentence = f"{subject} in {odd}, {others} {len(waiting):,} in {where}{unread}"
-    if not known:  # workers that are idle, or a pipeline, look the same
+    # Idle workers of a server and the stages of a pipeline have such stacks, too, so nobody is accused.
+    if not known:
         sentence = f"{names(culprits)}: {sentence}, which is no collective that gswarm-tui knows"
         return replace(verdict, sentence=sentence)
     evidence = (Evidence("stack", odd, where),)

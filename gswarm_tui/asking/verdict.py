@@ -50,7 +50,7 @@ class RankProcess:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one step saw.
+    """Verdict of one step on the job's ranks.
 
     ``step`` is its name and ``sentence`` a clause on what it saw. ``decided`` ends the ladder; ``behind`` are
     the ranks at fault, empty if all of them moved. ``since`` is the time from which they are behind, Unix

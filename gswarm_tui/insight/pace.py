@@ -32,7 +32,8 @@ WINDOW = 256
 NODES_READ = 2
 """Ranks in lock-step exchange together, so the traffic of one of a few nodes shows the steps of all."""
 LATELY_S, TREND_S, CHANGED = 60.0, 600.0, 0.03
-"""What was seen lately is compared with what was before; a smaller change is within the error."""
+"""Seconds over which the median step time is taken, seconds before that it is compared with, and the relative
+change from which a trend is shown: a smaller change is within the error."""
 
 Track = tuple[Floats, Floats | Singles]
 """Times and values of one node's traffic, oldest first."""
