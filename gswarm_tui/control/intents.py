@@ -203,14 +203,10 @@ class CancelTrace(Intent):
 
 @dataclass(frozen=True)
 class AskJob(Intent):
-    """Ask the job which rank is behind, by these steps, all without any.
-
-    With ``force``, also where a step could harm the job.
-    """
+    """Ask the job which rank is behind, by these steps, all without any."""
 
     want = "ask_job"
     steps: tuple[str, ...] = ()
-    force: bool = False
 
 
 @dataclass(frozen=True)
