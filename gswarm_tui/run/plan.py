@@ -12,9 +12,8 @@ from typing import TextIO
 from gswarm_agent.metrics import COUNTERS
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options.arguments import Options
-from gswarm_tui.schedulers.environment import job_nodes
-from gswarm_tui.schedulers.hostfile import read_hosts
 from gswarm_tui.slurm import hosts
+from gswarm_tui.slurm.hostfile import read_hosts
 from gswarm_tui.slurm.jobs import Job, Slurm, SlurmCommandError, SlurmError, allocation
 
 
@@ -28,7 +27,7 @@ class Plan:
 
     ``job`` is the Slurm job of the nodes, None without one. ``allocation`` has the device minors of the job's
     GPUs by node, as far as known. ``notice`` is a sentence for the events screen about what is unknown.
-    ``source`` names the host file or the job of another scheduler that the nodes come from, else it is empty.
+    ``source`` names the host file that the nodes come from, else it is empty.
     """
 
     nodes: tuple[str, ...]
@@ -102,7 +101,7 @@ def _resolve(options: Options, environ: Mapping[str, str], slurm: Slurm) -> Plan
     job, notice = _job(options, environ, slurm)
     if options.launcher == "srun" and job is None:
         raise UserError("--launcher srun needs a job: add --job ID, or start inside salloc.")
-    nodes, source = _nodes(options, job, environ, slurm)
+    nodes, source = _nodes(options, job, slurm)
     if job is None:
         return Plan(nodes, source=source)
     in_job = _names_in(job, nodes)
@@ -143,10 +142,8 @@ def _job(options: Options, environ: Mapping[str, str], slurm: Slurm) -> tuple[Jo
     return dataclasses.replace(job, nodes=surrounding.nodes or job.nodes), ""
 
 
-def _nodes(
-    options: Options, job: Job | None, environ: Mapping[str, str], slurm: Slurm
-) -> tuple[tuple[str, ...], str]:
-    """Return the nodes, and the host file or scheduler that names them; empty for --nodes and Slurm."""
+def _nodes(options: Options, job: Job | None, slurm: Slurm) -> tuple[tuple[str, ...], str]:
+    """Return the nodes, and the host file that names them; empty for --nodes and Slurm."""
     if options.launcher == "local":
         return (socket.gethostname(),), ""
     if options.nodes is not None:
@@ -157,13 +154,11 @@ def _nodes(
         return read_hosts(options.hostfile), f"host file {printable(options.hostfile.name)}"
     if job is not None and job.nodes:
         return job.nodes, ""
-    if (other := job_nodes(environ)) is not None:
-        return other.nodes, f"{other.label} ({other.variable})"
     running = slurm.running_jobs()
     examples = f" (running now: {', '.join(running[:5])})" if running else ""
     raise NoNodesError(
-        f"no nodes: use --nodes 'gpu[01-04]', --hostfile FILE or --job ID{examples}, or start inside a job, "
-        "as with salloc; --demo simulates nodes."
+        f"no nodes: use --nodes 'gpu[01-04]', --hostfile FILE or --job ID{examples}, or start inside a Slurm "
+        "job, as with salloc; --demo simulates nodes."
     )
 
 

@@ -144,8 +144,8 @@ def test_srun_needs_a_job() -> None:
 
 def test_without_nodes_the_error_lists_ways_to_name_them() -> None:
     said = (
-        "no nodes: use --nodes 'gpu[01-04]', --hostfile FILE or --job ID{}, or start inside a job, "
-        "as with salloc; --demo simulates nodes."
+        "no nodes: use --nodes 'gpu[01-04]', --hostfile FILE or --job ID{}, or start inside a Slurm "
+        "job, as with salloc; --demo simulates nodes."
     )
     assert refusal("") == said.format("")
     assert refusal("", {}, Jobs(JOB)) == said.format(" (running now: 4711)")

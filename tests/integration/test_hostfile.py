@@ -1,8 +1,7 @@
-"""Nodes of other schedulers and of host files, through whole commands: the source is shown."""
+"""Nodes of a host file through a whole command: the source is shown."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -21,27 +20,17 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def gswarm(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def gswarm(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "HOME": str(folder), "XDG_STATE_HOME": str(folder), "PYTHONUTF8": "1"}
     return subprocess.run(
         [sys.executable, "-m", "gswarm_tui", *words],
         cwd=folder,
-        env={**environ, **variables},
+        env=environ,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
     )
-
-
-def test_once_shows_the_job_that_its_nodes_come_from(tmp_path: Path, config: Path) -> None:
-    nodes = tmp_path / "aux"
-    nodes.write_text("gpu07\ngpu07\n")
-    variables = {"PBS_NODEFILE": str(nodes), "PBS_JOBID": "12.head"}
-    done = gswarm(tmp_path, "once", "--json", "--ssh-config", str(config), **variables)
-    shown = json.loads(done.stdout)
-    assert shown["job"] == "PBS job 12.head (PBS_NODEFILE)"
-    assert [node["node"] for node in shown["nodes"]] == ["gpu07"]
 
 
 def test_record_names_the_host_file_of_its_nodes(tmp_path: Path, config: Path) -> None:

@@ -1,1 +1,0 @@
-"""Nodes of jobs under schedulers other than Slurm, and host files."""
