@@ -11,7 +11,7 @@ from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary_data import Figures, Summary, summarize
 from gswarm_tui.analysis.summary_text import TextTable, local_time, part_of, share, throttled_s
 from gswarm_tui.common.errors import UserError, printable
-from gswarm_tui.common.quantities import DASH, duration, energy, formatted, percent, used_of, watts
+from gswarm_tui.common.quantities import DASH, duration, energy, first_of, formatted, percent, used_of, watts
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.querying.results import QuerySource, Result
 from gswarm_tui.store.sql.views import MARK_VALUES, MARKS
@@ -79,6 +79,8 @@ def final_mark_values(source: QuerySource, period: Period) -> dict[str, float]:
     return dict(result.rows())
 
 
+MOST_COLUMNS = 6
+"""Runs that stand side by side; more have a line each."""
 BASIS = (
     "Speed-up and efficiency, T1 / (n · Tn), compare durations on n times the recorded GPUs and assume equal "
     "work; gswarm-tui trial --results compares the runs of a trial."
@@ -101,14 +103,28 @@ def comparison_table(runs: Sequence[ComparedRun], zone: tzinfo | None = None) ->
     return TextTable(("", *(run.label for run in runs)), measured, frozenset(range(1, len(runs) + 1)))
 
 
+def lines_table(runs: Sequence[ComparedRun], zone: tzinfo | None = None) -> TextTable:
+    """Return the table with a line for each run, named by its session and file."""
+    names, *cells = zip(*comparison_table(runs, zone).rows, strict=True)
+    rows = [(run.summary.period.name, *line) for run, line in zip(runs, cells, strict=True)]
+    right = frozenset(at for at, name in enumerate(names, 1) if name != "file")
+    return TextTable(("session", *names), rows, right)
+
+
 def comparison_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
     """Yield notes on the table: assumptions, and running or partial runs."""
     yield BASIS
     if running := [run.label for run in runs if run.summary.running]:
-        yield f"Still running: {', '.join(running)}; figures are as of now, without speed-up until the end."
+        names = first_of(running, MOST_COLUMNS)
+        yield f"Still running: {names}; figures are as of now, without speed-up until the end."
     without_end = [r.label for r in runs if r.summary.period.ended_at is None and not r.summary.running]
     if without_end:
-        yield f"No recorded end: {', '.join(without_end)}; figures go up to the last sample."
+        yield f"No recorded end: {first_of(without_end, MOST_COLUMNS)}; figures go up to the last sample."
+    if len(runs) > MOST_COLUMNS:
+        if partial := [run.label for run in runs if run.summary.partial or run.summary.silent]:
+            names = first_of(partial, MOST_COLUMNS)
+            yield f"Not all nodes cover {names}; gswarm-tui summary names the nodes."
+        return
     for run in runs:
         if run.summary.partial:
             all_of_them = len(run.summary.covered)

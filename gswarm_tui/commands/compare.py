@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from gswarm_tui.analysis import comparison
+from gswarm_tui.analysis.periods import Period
 from gswarm_tui.commands.output_files import check_output_file
-from gswarm_tui.commands.recording_choice import open_session, parse_words
+from gswarm_tui.commands.run_choice import expand, load_each
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing import formats
-from gswarm_tui.printing.progress import Progress
+from gswarm_tui.store.querying.results import QuerySource
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -25,21 +26,23 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         "RUN RUN [RUN ...] [--db PATH]",
         "Compare runs with the first one: time, scaling, energy, utilisation, idle phases, memory.",
     )
-    text = "session by name or number, file (its newest session), or run1.duckdb:train"
+    text = "session by name or number, file (its newest session), run1.duckdb:train, or 'runs/*.duckdb'"
     parser.add_argument("runs", nargs="*", metavar="RUN", help=text)
     formats.add_options(parser)
     arguments = parser.read(args)
     form = formats.parse_output_options(arguments)
-    if len(arguments.runs) < 2:
+    chosen = expand(arguments.runs, arguments.db)
+    if len(chosen) < 2:
         raise UserError(
             "compare needs two runs or more, as in gswarm-tui compare a.duckdb b.duckdb; gswarm-tui sessions "
             "lists those of a recording."
         )
-    found = []
-    with Progress("summarising the runs") as progress:
-        for number, word in enumerate(arguments.runs):
-            progress.report(number / len(arguments.runs))
-            found.append(_run(word, arguments.db, form, environ))
+
+    def load(source: QuerySource, period: Period) -> comparison.ComparedRun:
+        check_output_file(form.out, force=form.force, recording=source.path)
+        return comparison.load_run(source, period, period.name)
+
+    found = load_each(chosen, environ, load, "summarising the runs")
     first = found[0]
     compared = {(run.file, run.summary.period.recording_id, run.summary.period.session_id) for run in found}
     if len(compared) == 1:
@@ -49,28 +52,21 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     if form.format not in ("table", "markdown"):
         formats.write(comparison.comparison_result(runs), form)
         return 0
-    table = comparison.comparison_table(runs)
+    many = len(runs) > comparison.MOST_COLUMNS
+    table = comparison.lines_table(runs) if many else comparison.comparison_table(runs)
     remarks = list(comparison.comparison_notes(runs))
     with formats.text_out(form.out) as out:
         if form.format == "markdown":
             formats.write_markdown_table(table.names, table.rows, out, right=table.right)
             out.write("\n" + "  \n".join(map(printable, remarks)) + "\n")
         else:
-            show(table.names, table.rows, out, right=table.right)
+            show(table.names, table.rows, out, right=table.right, every=form.every or not many)
             out.write("\n")
             room = width_of(out) or 120
             out.writelines(
                 textwrap.fill(printable(each), room, break_on_hyphens=False) + "\n" for each in remarks
             )
     return 0
-
-
-def _run(
-    word: str, db: Path | None, form: formats.OutputOptions, environ: Mapping[str, str]
-) -> comparison.ComparedRun:
-    with open_session([word], None if parse_words([word], None).file else db, environ) as (source, period):
-        check_output_file(form.out, force=form.force, recording=source.path)
-        return comparison.load_run(source, period, period.name)
 
 
 def _with_distinct_labels(runs: Sequence[comparison.ComparedRun]) -> list[comparison.ComparedRun]:

@@ -256,6 +256,9 @@ def test_the_notebook_runs(folder: Path, tmp_path: Path, monkeypatch: pytest.Mon
 def test_commands_run_on_a_recording(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for name in ("one", "two"):
+        shutil.copy(DATABASE, f"runs/{name}.duckdb")
     ran = set()
     for words in commands():
         if not words or words[0] not in COMMAND_NAMES or words[0] in NEEDS_A_TERMINAL_OR_A_RUN:

@@ -114,3 +114,24 @@ def test_comparison_is_written_as_data(two_files: Path, capsys: pytest.CaptureFi
     names = ("run", "duration_s", "gpus", "speed_up", "efficiency", "energy_j", "energy_ratio", "mark_loss")
     assert [first[name] for name in names] == ["one", "40.0", "1", "1.0", "1.0", "20000.0", "1.0", "0.5"]
     assert [second[name] for name in names][:5] == ["two", "25.0", "2", "1.6", "0.8"]
+
+
+def test_many_runs_have_a_line_each_and_unreadable_files_are_skipped(
+    two_files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (runs := two_files / "runs" / "march").mkdir(parents=True)
+    for number in range(6):
+        (runs / f"run{number}.duckdb").write_bytes(Path("two.duckdb").read_bytes())
+    (runs / "torn.duckdb").write_bytes(b"torn")
+    assert main(["compare", "one.duckdb", "runs/**/*.duckdb"]) == 0
+    printed = capsys.readouterr()
+    heads, _, first, *others = printed.out.splitlines()[:9]
+    assert heads.split()[:5] == ["session", "file", "started", "nodes", "GPUs"]
+    assert first.split()[:2] == ["train", "one.duckdb"]
+    assert [line.split()[1] for line in others] == [f"runs/march/run{number}.duckdb" for number in range(6)]
+    assert all("1.60 ×" in line for line in others)
+    assert "skipped: runs/march/torn.duckdb is not a DuckDB file.\n" in printed.err
+    assert main(["compare", "runs/*/torn*.duckdb", "one.duckdb"]) == 2
+    assert "all runs are the same one, train in one.duckdb; name" in capsys.readouterr().err
+    assert main(["compare", "runs/none*.duckdb"]) == 2
+    assert 'no file matches "runs/none*.duckdb"; name others.' in capsys.readouterr().err

@@ -247,7 +247,7 @@ LINES: dict[str, int] = {
     "gswarm_tui": 175,
     "gswarm_tui.analysis": 1_450,
     "gswarm_tui.asking": 1_275,
-    "gswarm_tui.commands": 3_150,
+    "gswarm_tui.commands": 3_250,
     "gswarm_tui.common": 825,
     "gswarm_tui.control": 2_275,
     "gswarm_tui.doctor": 400,
