@@ -47,7 +47,6 @@ from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.viewer import Viewer
 from tests.chromium import chromium
 from tests.integration.plot_recording import record_runs, record_training
-from tests.recorded_trial import record_example_trial
 from tests.tui.client import control_server
 from tests.tui.deck import Deck
 from tests.tui.scene import BEGINNING, Scene, scene
@@ -136,7 +135,6 @@ QUERYING: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "sql": (record_training, ("Q", "ctrl+o", "enter", "tab")),
     "session": (record_training, ("S", "down", "enter")),
     "comparison": (record_runs, ("S", "p", "p", "c")),
-    "trial": (record_example_trial, ("R",)),
 }
 """Screens that query a recording: how it is made, and the keys that lead to the screen."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,20 +26,6 @@ class Ran(NamedTuple):
     reason: str = ""
 
 
-RUNS = (
-    Ran(1, 0, 9),
-    Ran(2, 1, 5),
-    Ran(1, 1, 8),
-    Ran(4, 1, 5),
-    Ran(1, 2, 8),
-    Ran(4, 2, 12, "timeout", "it took longer than 12 s"),
-    Ran(2, 2, 5),
-    Ran(4, 3, 4),
-    Ran(1, 3, 9),
-    Ran(2, 3, 5),
-)
-"""A trial of three placements, with one run that timed out."""
-
 EXAMPLE_RUNS = (
     Ran(1, 0, 26.4),
     Ran(4, 1, 8.9),
@@ -59,46 +44,27 @@ EXAMPLE_RUNS = (
 """The trial of the documentation: 2 s + 20 s / n + 0.6 s · (n - 1), and one run that failed."""
 
 
-def record_example_trial(path: Path, done: int | None = None) -> Path:
+def record_example_trial(path: Path) -> Path:
     """Record the trial of the documentation on eight nodes with four GPUs each."""
-    made = Scene(8, GPUS)
-    recorded(path, made, lambda scene: run_trial(scene.connect(), EXAMPLE_RUNS, done))
+    recorded(path, Scene(8, GPUS), lambda scene: _run_trial(scene.connect()))
     return path
 
 
-def plan_of(runs: Sequence[Ran]) -> TrialPlan:
-    """Return the plan of these runs."""
+def _run_trial(made: Scene) -> None:
     planned = tuple(
         TrialRun(number, Placement(run.nodes, GPUS), max(1, run.repeat), warm_up=run.repeat == 0)
-        for number, run in enumerate(runs, 1)
+        for number, run in enumerate(EXAMPLE_RUNS, 1)
     )
-    return TrialPlan("t1", ("python", "train.py", "--steps", "500"), planned)
-
-
-def run_trial(made: Scene, runs: Sequence[Ran] = RUNS, done: int | None = None) -> None:
-    """Run the first ``done`` runs of a trial in a scene, by default all, and start the next one."""
-    plan = plan_of(runs)
+    plan = TrialPlan("t1", ("python", "train.py", "--steps", "500"), planned)
     _log(made, TRIAL_PLANNED, "python train.py --steps 500", plan.to_json())
     made.advance(2)
-    for run, how in zip(plan.runs[:done], runs, strict=False):
+    for run, how in zip(plan.runs, EXAMPLE_RUNS, strict=True):
         began = made.time
         session = made.hub.start_session(run.session)
         made.advance(how.seconds)
         made.hub.stop_session(session)
         _log_outcome(made, plan, run, how, began)
         made.advance(2)
-    for run in plan.runs[len(runs) if done is None else done :][:1]:
-        made.hub.start_session(run.session)
-        made.advance(5)
-
-
-def end_run(made: Scene, number: int, runs: Sequence[Ran] = RUNS) -> None:
-    """End the running run, which has this number in the plan."""
-    (session,) = made.hub.fleet.sessions.running
-    made.hub.stop_session(session.session_id)
-    plan = plan_of(runs)
-    _log_outcome(made, plan, plan.runs[number - 1], runs[number - 1], session.started_at)
-    made.hub.flush()
 
 
 def _log_outcome(made: Scene, plan: TrialPlan, run: TrialRun, how: Ran, began: float) -> None:

@@ -136,9 +136,7 @@ def _run_in_job(plan: TrialPlan, options: Namespace, environ: Mapping[str, str])
     def begin(recording: OpenRecording) -> Mapping[str, str]:
         if sys.stderr.isatty():
             which = recording.uid[:SHORT_ID]
-            print_notice(
-                f"to watch the trial, in another terminal on this host: gswarm-tui attach {which}, then key R"
-            )
+            print_notice(f"to watch the nodes, in another terminal on this host: gswarm-tui attach {which}")
         return {**os.environ, RECORDING_VARIABLE: recording.uid}
 
     batch = BatchRun(headless, command, arm=begin, name="trial", needs_recording=True)

@@ -101,12 +101,6 @@ class RecordedTrial:
     plan: TrialPlan
     outcomes: tuple[RunOutcome, ...]
 
-    @property
-    def left(self) -> tuple[TrialRun, ...]:
-        """The runs still to be done, the next one first."""
-        done = {outcome.run.number for outcome in self.outcomes}
-        return tuple(run for run in self.plan.runs if run.number not in done)
-
 
 def load_trials(source: QuerySource) -> list[RecordedTrial]:
     """Return the trials of a recording file, the oldest first. Raises TrialError, StoreError."""

@@ -15,13 +15,13 @@ from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 
 FLEET, NODE, GPU, SESSIONS, EVENTS = "fleet", "node", "gpu", "sessions", "events"
 SQL, SESSION, COMPARISON, PROFILE = "sql", "session", "comparison", "profile"
-TRACE, TRIAL, ASK = "trace", "trial", "ask"
+TRACE, ASK = "trace", "ask"
 FINDINGS, FINDING = "findings", "finding"
 SCREENS = (
     *(FLEET, NODE, GPU, FINDINGS, FINDING, SESSIONS, EVENTS),
-    *(SQL, SESSION, COMPARISON, PROFILE, TRACE, TRIAL, ASK),
+    *(SQL, SESSION, COMPARISON, PROFILE, TRACE, ASK),
 )
-_WITH_WIDE_TABLE = (EVENTS, SQL, SESSIONS, SESSION, COMPARISON, PROFILE, TRIAL)
+_WITH_WIDE_TABLE = (EVENTS, SQL, SESSIONS, SESSION, COMPARISON, PROFILE)
 _ABOVE_FLEET = tuple(screen for screen in SCREENS if screen not in (FLEET, SQL))
 _OTHERS = tuple(screen for screen in SCREENS if screen not in (FINDINGS, FINDING, SQL))
 ENTER = "⏎"
@@ -92,7 +92,7 @@ class Action:
     @property
     def needs_recording(self) -> bool:
         """Whether it does nothing while nothing is recorded."""
-        return self.group in (PLAYBACK, RECORDING) or self.name in ("sessions", "sql", "trial")
+        return self.group in (PLAYBACK, RECORDING) or self.name in ("sessions", "sql")
 
     @property
     def changes(self) -> bool:
@@ -142,7 +142,6 @@ ACTIONS: tuple[Action, ...] = (
     Action("open", ("enter",), "Go to event's time", MOVING, (EVENTS,), 8, "go there"),
     Action("open", ("enter",), "Open session or profile", MOVING, (SESSIONS,), 8, "open"),
     Action("open", ("enter",), "Go to session start or event", MOVING, (SESSION,), 8, "go there"),
-    Action("open", ("enter",), "Open session of run", MOVING, (TRIAL,), 8, "open"),
     Action("open", ("enter",), "Ask step by step, or open the answer", MOVING, (ASK,), 8, "ask or open"),
     Action("back", ("escape", "q"), "Go back", MOVING, _ABOVE_FLEET, 5, "back"),
     Action("back", ("escape",), "Cancel query, else go back", MOVING, (SQL,), 5, "back", modes=_OF_A_FLEET),
@@ -153,7 +152,6 @@ ACTIONS: tuple[Action, ...] = (
     Action("sessions", ("S",), "Show sessions", MOVING, (), 60, "sessions", modes=_OF_A_FLEET,
            words="list runs intervals summary plot report export"),
     Action("events", ("e",), "Show events", MOVING, (), 62, "events", modes=_OF_A_FLEET, words="log errors"),
-    Action("trial", ("R",), "Show trial", MOVING, modes=_OF_A_FLEET, words="runs placements scaling nodes"),
     Action("sql", ("Q",), "Query recording with SQL", MOVING, (), 63, "SQL", modes=_OF_A_FLEET),
     # View
     Action("step_metric(-1)", ("left_square_bracket",), "Show previous metric", VIEWING, (FLEET,)),
@@ -170,10 +168,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("dismiss_finding", ("d",), "Dismiss finding, or undo that", VIEWING, (FINDINGS, FINDING), 55,
            "dismiss"),
     Action("zoom", ("z",), "Change size of GPUs", VIEWING, (FLEET,), words="zoom bigger smaller larger"),
-    Action("step_view(1)", ("tab",), "Show next view", VIEWING, (NODE, GPU, SESSION, PROFILE, TRACE, TRIAL),
-           56, "view"),
+    Action("step_view(1)", ("tab",), "Show next view", VIEWING, (NODE, GPU, SESSION, PROFILE, TRACE), 56,
+           "view"),
     Action("step_view(-1)", ("shift+tab",), "Show previous view", VIEWING,
-           (NODE, GPU, SESSION, PROFILE, TRACE, TRIAL)),
+           (NODE, GPU, SESSION, PROFILE, TRACE)),
     Action("step_span", ("z",), "Change plotted time", VIEWING, (NODE, GPU), 57, "time", words="range zoom"),
     Action("filter", ("slash",), "Filter events by text", VIEWING, (EVENTS,), 50, "filter", words="search"),
     Action("severity", ("v",), "Filter events by severity", VIEWING, (EVENTS,), 55, "severity"),

@@ -144,12 +144,6 @@ class Viewer(ViewerApp):
         """Show the events."""
         self.show(EventsScreen())
 
-    def action_trial(self) -> None:
-        """Show the newest trial of the recording."""
-        from gswarm_tui.tui.screens.trial import TrialScreen
-
-        self.show(TrialScreen())
-
     def action_sql(self) -> None:
         """Show the SQL screen."""
         self.show(self.sql_screen())

@@ -22,7 +22,6 @@ from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.trials.figures import measure
 from gswarm_tui.trials.outcome import OK, RunOutcome, load_trials
 from gswarm_tui.trials.plan import Placement, TrialPlan, TrialRun
-from gswarm_tui.trials.progress import load_progress, progress_lines
 from gswarm_tui.trials.results import CPU, DISKS, NETWORK, SLOWEST, UNEXPLAINED, RunFigures
 from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, process_row, record
 
@@ -154,14 +153,3 @@ def test_bytes_of_a_gpu_that_did_not_answer_for_a_while_are_complete(tmp_path: P
     events = [arrived(seq, row, node="n1", host=QUIET) for seq, row in enumerate(rows, 1)]
     found = figures_of(tmp_path / "run.duckdb", events, Placement(1, 2), ("n1",), each=2)
     assert found.nvlink_mb == pytest.approx(2 * 100 * 10)
-
-
-def test_progress_of_a_finished_trial_has_its_results(tmp_path: Path) -> None:
-    path = tmp_path / "run.duckdb"
-    figures_of(path, frames("n1", 11, (BUSY,)), Placement(1, 1), ("n1",), each=1)
-    with closing(FileSource(path)) as source:
-        progress = load_progress(source)
-    assert progress is not None
-    assert (progress.finished, progress.active, progress.running) == (True, False, None)
-    assert progress_lines(progress, T0 + 1000) == [("runs", "1 of 1 run done"), ("cost", "0.00278 GPU-h")]
-    assert progress.results.rows[0].energy_j == pytest.approx(4000)

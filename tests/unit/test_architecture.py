@@ -179,7 +179,6 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.playback",
         "gswarm_tui.printing.cells",
         "gswarm_tui.store.sql.recipes",
-        "gswarm_tui.trials",
     },
     "gswarm_tui.run": {
         "gswarm_agent",

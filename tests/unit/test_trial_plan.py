@@ -12,8 +12,6 @@ from gswarm_tui.options.trial_options import parse_trial
 from gswarm_tui.trials.outcome import (
     FAILED,
     OK,
-    TIMEOUT,
-    RecordedTrial,
     RunOutcome,
     expected_cost,
     expected_s,
@@ -109,11 +107,6 @@ def test_cost_is_expected_from_ended_runs() -> None:
     assert expected_s(four, [warm_up, done(two, 60)]) == 100, "the longest so far"
     assert expected_s(two, [warm_up, done(two, 60)]) == 60
     assert expected_s(two, [warm_up, done(two, 5, FAILED)]) == 100, "a failed run says nothing"
-
-
-def test_runs_without_an_outcome_are_left() -> None:
-    runs = ordered_runs([Placement(1, 1)], 2, seed="1")
-    assert RecordedTrial(plan(runs), (done(runs[0], 1, TIMEOUT),)).left == runs[1:]
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ from gswarm_tui.tui.actions import (
     SESSIONS,
     SQL,
     TRACE,
-    TRIAL,
     actions_of,
 )
 from gswarm_tui.tui.drawing.spans import Line, Span
@@ -120,16 +119,6 @@ WORDS: dict[str, Entries] = {
         ("balance", "mean of the GPUs' utilisations divided by the highest of them"),
         *_FIGURES,
     ),
-    TRIAL: (
-        ("placement", "number of nodes, and of GPUs on each; spread: the same GPUs on more nodes"),
-        ("±", "half the range of the runs' times, relative to their median"),
-        ("speed-up", "how many times as fast as the smallest placement"),
-        ("efficiency", "speed-up divided by the number of GPUs, relative to the smallest placement"),
-        ("*", "knee: where speed-up × efficiency is highest; beyond it GPUs cost more than they help"),
-        ("GPU time", "duration × GPUs, of a run or of a unit of work"),
-        ("balance", "mean of the GPUs' utilisations divided by the highest of them"),
-        ("waiting", "share of the GPU time in which a GPU was idle, and what for as far as samples show"),
-    ),
     SQL: (("rows in 0.1 s", "number of rows, and time that the query took"),),
 }
 
@@ -137,7 +126,7 @@ _WITH_NODES = (FLEET, NODE, GPU)
 _WITH_PLOTS = (*_WITH_NODES, FINDING)
 _WITH_EVENTS = (FLEET, EVENTS, SESSION)
 _WITH_FINDINGS = (FLEET, FINDINGS, FINDING)
-_WITH_TABLES = (NODE, GPU, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE, TRACE, TRIAL, SQL)
+_WITH_TABLES = (NODE, GPU, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE, TRACE, SQL)
 _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("–", "not measured: the GPU or its driver doesn't report it; in SQL, NULL", ()),
     ("98", "faint: filtered out, stale or not in your job", (FLEET,)),
@@ -163,7 +152,6 @@ _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("▁▄█", "curve or bar up to the end of the scale; no samples leave a gap", (*_WITH_PLOTS, FINDINGS)),
     ("┊ ◆", "mark in a plot; start of the finding", _WITH_PLOTS),
     ("╵−5 min", "how long before now, or before the time shown, at the position of the sign", _WITH_PLOTS),
-    ("━", "part of the trial's runs that has ended", (TRIAL,)),
     ("▸", "row under the cursor", (FLEET, FINDINGS, *_WITH_TABLES)),
     ("▄ █", "scroll bar at the right edge: more rows above or below", _WITH_TABLES),
     ("‹ ›", "more columns on that side; arrows scroll", _WITH_TABLES),
