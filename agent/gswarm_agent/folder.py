@@ -2,8 +2,7 @@
 
 Everything is opened by descriptor, relative to a checked folder, and no symbolic link is followed, so that
 nobody who can write to the folder above can lead the agent elsewhere. The path doesn't depend on the
-environment, because SSH and srun must find the same agent. Another user may have taken the names in /var/tmp
-and /tmp, so the last place is below the home folder. Imports are few: they delay the first frame.
+environment, because SSH and srun must find the same agent. Imports are few: they delay the first frame.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import errno
 import fcntl
 import os
 import stat
-import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
 PARENTS = ("/var/tmp", "/tmp")  # noqa: S108  # the first may outlive a reboot; folders made there are private
 LOCK, SOCKET, LOG = "lock", "serve", "log"
-FORGOTTEN_S = 7 * 86_400
 _MOST_LOG = 256 * 1024
 
 
@@ -32,23 +29,7 @@ def tops(path: str = "") -> tuple[str, ...]:
     """Return the folders that hold the recordings' folders, the preferred one first."""
     if path:
         return (path,)
-    local = tuple(f"{parent}/gswarm-tui-{os.geteuid()}" for parent in PARENTS)
-    below_home = top_below_home()
-    return (*local, below_home) if below_home else local
-
-
-def top_below_home() -> str:
-    """Return the last of ``tops``, empty without a home folder.
-
-    It is named after the machine, because others may have the same home folder.
-    """
-    import pwd
-
-    try:
-        home = pwd.getpwuid(os.geteuid()).pw_dir.rstrip("/")
-    except KeyError:
-        return ""
-    return f"{home}/.gswarm-tui-{os.geteuid()}-{os.uname().nodename}"
+    return tuple(f"{parent}/gswarm-tui-{os.geteuid()}" for parent in PARENTS)
 
 
 def name_of(recording: str, node: str) -> str:
@@ -220,11 +201,6 @@ class Folder:
         except OSError:
             pass
 
-    def untouched_s(self) -> float:
-        """Return the seconds since its last change."""
-        files = [os.stat(name, dir_fd=self._own, follow_symlinks=False) for name in self.names()]
-        return time.time() - max(each.st_mtime for each in (os.fstat(self._own), *files))
-
 
 class NoFolder(Folder):
     """Stand-in for the folder of an agent without one: empty and read-only."""
@@ -263,16 +239,3 @@ def folders(tops: Sequence[str]) -> Iterator[Folder]:
                 yield folder
             finally:
                 folder.close()
-
-
-def remove_forgotten(tops: Sequence[str]) -> None:
-    """Remove the folders of recordings that nobody has resumed for a week."""
-    for folder in folders(tops):
-        if LOCK in folder.names() and folder.untouched_s() > FORGOTTEN_S:
-            try:
-                lock = folder.lock(create=False)
-                if lock is not None:
-                    folder.remove()
-                    os.close(lock)
-            except OSError:  # another process was quicker
-                pass

@@ -23,7 +23,7 @@ from gswarm_agent import __version__, trace
 from gswarm_agent.attach import STATUS, is_own
 from gswarm_agent.connection import AgentConnection
 from gswarm_agent.delivery import Delivery
-from gswarm_agent.folder import SOCKET, Folder, NoFolder, remove_forgotten
+from gswarm_agent.folder import SOCKET, Folder, NoFolder
 from gswarm_agent.frame import WARNING, Hello, Note
 from gswarm_agent.mark import MarkError, Marks, read_request
 from gswarm_agent.metrics import DEFAULT_GROUPS, known_groups
@@ -542,7 +542,6 @@ def serve(
         folder.remove()
     else:
         spool.spill()
-    remove_forgotten([folder.top])
     trace.remove_places(recording)
 
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from gswarm_agent.folder import LOCK, SOCKET, Folder, FolderError, folders, top_below_home
+from gswarm_agent.folder import LOCK, SOCKET, Folder, FolderError, folders
 from gswarm_tui.common.paths import runtime_folder
 from gswarm_tui.common.private_files import PrivateFolder
 
@@ -36,13 +36,9 @@ class RecorderNote(NamedTuple):
 
 
 def parent_folders(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the folders that hold the recorders' folders, the preferred one first.
-
-    Another user may have taken the name in /tmp, so the last one is below the home folder.
-    """
-    runtime, below_home = runtime_folder(environ), top_below_home()
-    local = (SHARED,) if runtime is None else (str(runtime), SHARED)
-    return (*local, f"{below_home}-heads") if below_home else local
+    """Return the folders that hold the recorders' folders, the preferred one first."""
+    runtime = runtime_folder(environ)
+    return (SHARED,) if runtime is None else (str(runtime), SHARED)
 
 
 class Listening(NamedTuple):

@@ -1,35 +1,26 @@
-"""A neighbour creates the folders of heads and agents first: others are used, and the owner is named."""
+"""A neighbour creates the folders of heads and agents first: the owner is named."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gswarm_agent import folder, trace
-from gswarm_agent.attach import connect, peer
 from gswarm_agent.folder import Folder, FolderError, tops
-from gswarm_agent.frame import Frame
 from gswarm_tui.commands.recording_choice import open_source
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
-from gswarm_tui.control.client import running_heads
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.link.hub import Hub
 from gswarm_tui.run import arming, log_file
 from gswarm_tui.store.errors import FileInUseError
-from gswarm_tui.store.recording.recorder import FileWriter
-from tests.integration.agent_process import Agent
 from tests.tui.client import control_server
-from tests.unit.store_recording import INFO, T0
+from tests.unit.store_recording import T0
 
 NOBODY = 65534
 
@@ -43,30 +34,19 @@ def taken(path: Path, mode: int = 0o700) -> str:
 
 @pytest.fixture
 def agents_tops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the agents' usual two folders, both taken, and one below home."""
+    """Return the agents' two folders, both taken."""
     parents = tmp_path / "var", tmp_path / "tmp"
     monkeypatch.setattr(folder, "PARENTS", tuple(map(str, parents)))
-    monkeypatch.setattr(folder, "top_below_home", lambda: str(tmp_path / "home"))
     return [taken(parent / f"gswarm-tui-{os.geteuid()}") for parent in parents]
 
 
 @pytest.mark.root("give folders away")
-@pytest.mark.usefixtures("agents_tops")
-def test_agent_folder_below_home_is_found_again(tmp_path: Path) -> None:
-    for _ in range(2):
-        with closing(Folder.find(tops(), "rec@n1")) as found:
-            assert found.top == str(tmp_path / "home")
-    assert (tmp_path / "home").stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.root("give folders away")
-def test_agent_names_the_owners_if_no_folder_can_be_used(agents_tops: list[str], tmp_path: Path) -> None:
-    (tmp_path / "home").symlink_to(tmp_path)
+def test_agent_names_the_owners_if_no_folder_can_be_used(agents_tops: list[str]) -> None:
     with pytest.raises(FolderError) as caught:
         Folder.find(tops(), "rec@n1")
     assert str(caught.value) == (
         f"no private folder can be opened: {agents_tops[0]}: it belongs to nobody; "
-        f"{agents_tops[1]}: it belongs to nobody; {tmp_path}/home: it isn't a folder"
+        f"{agents_tops[1]}: it belongs to nobody"
     )
 
 
@@ -78,29 +58,6 @@ def test_command_is_not_armed_for_traces_in_the_folder_of_another_user(
     armed = arming.arm(["sleep", "1"], {"PATH": ""}, "12345678-rec")
     assert not [name for name in armed if name.startswith("KINETO")]
     assert f"no Kineto: {agents_tops[0]}: it belongs to nobody\n" in capsys.readouterr().err
-
-
-@pytest.mark.root("give folders away")
-def test_agent_keeps_its_frames_below_home_if_other_places_are_taken(
-    agents_tops: list[str], tmp_path: Path
-) -> None:
-    code = (
-        "import sys\n"
-        "from gswarm_agent import folder\n"
-        f"folder.PARENTS = ({str(tmp_path / 'var')!r}, {str(tmp_path / 'tmp')!r})\n"
-        f"folder.top_below_home = lambda: {str(tmp_path / 'home')!r}\n"
-        "from gswarm_agent.__main__ import main\n"
-        "sys.exit(main(sys.argv[1:]))\n"
-    )
-    words = ["attach", "--recording", "rec", "--node", "n1", "--simulate", '{"gpus": 1}']
-    agent = Agent(sys.executable, "-c", code, *words)
-    try:
-        agent.start()
-        assert agent.hear(Frame, 1)
-    finally:
-        with closing(Folder(str(tmp_path / "home"), "rec@n1")) as found, connect(found) as connection:
-            os.kill(peer(connection)[0], signal.SIGKILL)
-        agent.kill()
 
 
 @pytest.mark.root("give folders away")
@@ -126,29 +83,12 @@ def test_head_logs_into_no_state_folder_of_another_user(
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
     """Return the environment of a login without runtime folder; a neighbour owns the heads' folder."""
     monkeypatch.setattr(registry, "SHARED", taken(tmp_path / "heads"))
-    monkeypatch.setattr(registry, "top_below_home", lambda: str(tmp_path / "home"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return {"HOME": str(tmp_path)}
 
 
 @pytest.mark.root("give folders away")
-async def test_commands_find_the_head_in_the_folder_below_home(
-    tmp_path: Path, environ: Mapping[str, str]
-) -> None:
-    path = tmp_path / "live.duckdb"
-    hub = Hub(Fleet(("n1",)), clock=lambda: T0 + 60)
-    recorder = FileWriter(path, replace(INFO, uid="a1"), lambda _status: None)
-    recorder.open()
-    control = control_server(hub, recorder, environ)
-    await control.start()
-    assert [head.path for head in await asyncio.to_thread(running_heads, environ)] == [path]
-    await control.close()
-    recorder.close(T0 + 100)
-
-
-@pytest.mark.root("give folders away")
 def test_sql_says_that_it_cannot_reach_the_head(tmp_path: Path, environ: Mapping[str, str]) -> None:
-    (tmp_path / "home-heads").write_text("")
     path = tmp_path / "live.duckdb"
     code = (
         "import sys\n"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
 
-from gswarm_agent.folder import Folder, FolderError, folders, is_plain, remove_forgotten, tops
+from gswarm_agent.folder import Folder, FolderError, is_plain, tops
 
 
 def test_the_path_does_not_depend_on_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,32 +52,6 @@ def test_the_lock_is_exclusive_and_notices_a_removed_folder(tmp_path: Path) -> N
     for folder in (first, second):
         folder.close()
     assert list((tmp_path / "top").iterdir()) == []
-
-
-def test_folders_unused_for_a_week_are_removed(tmp_path: Path) -> None:
-    top = tmp_path / "top"
-    long_ago = time.time() - 8 * 86_400
-    locks = []
-    for name in ("forgotten", "recent", "served"):
-        folder = Folder(str(top), f"{name}@n1", create=True)
-        locks.append(folder.lock())
-        (top / f"{name}@n1" / "x.frames").write_bytes(b"x")
-        if name != "recent":
-            for path in (*(top / f"{name}@n1").iterdir(), top / f"{name}@n1"):
-                os.utime(path, (long_ago, long_ago))
-        if name != "served":
-            lock = locks.pop()
-            assert lock is not None
-            os.close(lock)
-        folder.close()
-    (top / "agent-0123").mkdir(mode=0o700)
-    os.utime(top / "agent-0123", (long_ago, long_ago))
-    remove_forgotten([str(top), str(tmp_path / "none")])
-    assert sorted(path.name for path in top.iterdir()) == ["agent-0123", "recent@n1", "served@n1"]
-    assert [folder.name for folder in folders([str(top)])] == ["agent-0123", "recent@n1", "served@n1"]
-    for lock in locks:
-        assert lock is not None
-        os.close(lock)
 
 
 @pytest.mark.parametrize("name", ["abc", "gpu01", "_a", "gpu-01.cluster_a", "fe80::1", "10.0.0.1"])
