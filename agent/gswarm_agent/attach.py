@@ -35,7 +35,6 @@ _TIMEOUT_S = 20.0
 _REPLY_S = 10.0
 _BYE_S = 2.0
 _RETRY_S = 0.02
-_ENDING_S = 0.5
 _CHUNK = 65536
 
 
@@ -72,9 +71,8 @@ def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
         except OSError:  # the agent has removed its folder
             pass
         return 0
-    if not head_left and _was_killed(folder):
-        print("the agent on this node was killed", file=sys.stderr)
-        return 1
+    if not head_left:  # shown unless the agent has sent a bye
+        print("its process on the node was killed or failed", file=sys.stderr)
     return 0
 
 
@@ -270,21 +268,6 @@ def _listen(folder: Folder) -> socket.socket:
     listener.listen()
     listener.setblocking(False)
     return listener
-
-
-def _was_killed(folder: Folder) -> bool:
-    """Return whether the agent has ended without removing its socket."""
-    deadline = time.monotonic() + _ENDING_S
-    try:
-        while time.monotonic() < deadline:
-            lock = folder.lock(create=False)
-            if lock is not None:
-                os.close(lock)
-                return SOCKET in folder.names()
-            time.sleep(_RETRY_S)
-    except OSError:  # the agent has removed its folder
-        pass
-    return False
 
 
 def _write(descriptor: int, data: bytes) -> None:

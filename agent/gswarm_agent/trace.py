@@ -6,11 +6,8 @@ depends on the user and the recording only.
 
 from __future__ import annotations
 
-import errno
-import glob
 import os
 import stat
-import time
 from contextlib import suppress
 
 from gswarm_agent.folder import Folder, folders, problems_of, tops
@@ -28,7 +25,6 @@ A process that can't make its pipe ends. So the folder is one that exists everyw
 another user who knew it could take the name.
 """
 _SOCKETS = "kineto-"
-_PIPE_STARTS_S = 5.0
 
 
 def socket_folder(recording: str) -> str:
@@ -74,17 +70,3 @@ def remove_places(recording: str) -> None:
                 folder.unlink(entry)
         os.rmdir(name, dir_fd=above)
         folder.close()
-    for path in glob.glob(f"{FLIGHT_PREFIX}*.pipe"):  # noqa: PTH207
-        _remove_pipe(path)
-
-
-def _remove_pipe(path: str) -> None:
-    """Remove a pipe of this user that no process reads; PyTorch opens a new one at once."""
-    try:
-        status = os.lstat(path)
-        is_old = time.time() - status.st_mtime > _PIPE_STARTS_S
-        if stat.S_ISFIFO(status.st_mode) and status.st_uid == os.geteuid() and is_old:
-            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW))
-    except OSError as error:
-        if error.errno == errno.ENXIO:
-            os.unlink(path)  # noqa: PTH108

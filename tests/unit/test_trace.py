@@ -56,16 +56,3 @@ def test_socket_folder_with_a_trace_stays(top: Path) -> None:
     kept.write_text("{}")
     trace.remove_places(RECORDING)
     assert kept.exists()
-
-
-def test_pipe_without_a_reader_is_removed_once_it_is_old(
-    top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trace, "FLIGHT_PREFIX", f"{tmp_path}/flight-")
-    for name in ("read", "left", "new"):
-        os.mkfifo(tmp_path / f"flight-{name}.pipe")
-        os.utime(tmp_path / f"flight-{name}.pipe", (1, 1) if name != "new" else None)
-    reader = os.open(tmp_path / "flight-read.pipe", os.O_RDONLY | os.O_NONBLOCK)
-    trace.remove_places(RECORDING)
-    os.close(reader)
-    assert {path.name for path in tmp_path.glob("*.pipe")} == {"flight-read.pipe", "flight-new.pipe"}
