@@ -1,7 +1,6 @@
 """Blocks: a table's numbers as bytes, column after column, for the wire.
 
-First come the columns in single precision, then those in double. Of each part come all first bytes, then all
-second bytes and so on: neighbours in such planes are alike, so they compress well. The reasons and figures
+First come the columns in single precision, then those in double, all little-endian. The reasons and figures
 are in docs/decisions/002-wire-blocks.md.
 """
 
@@ -65,10 +64,7 @@ class BlockLayout:
             data = packer.pack(*numbers)
         except (OverflowError, struct.error):  # a mistake in a probe must not end the node's link
             data = packer.pack(*(n if abs(n) <= MAX_SINGLE else math.nan for n in numbers))
-        middle = SINGLE * len(rows) * len(self.singles)
-        planes = [data[at:middle:SINGLE] for at in range(SINGLE)]
-        planes += [data[middle + at :: DOUBLE] for at in range(DOUBLE)]
-        return Block(self, len(rows), b"".join(planes))
+        return Block(self, len(rows), data)
 
 
 @dataclass(frozen=True)
@@ -83,23 +79,12 @@ class Block:
     def rows(self) -> Tuple[Row, ...]:
         """The rows as numbers, None for missing values. For few rows: many are decoded with NumPy."""
         layout, count = self.layout, self.count
-        numbers = _struct(layout, count).unpack(self._numbers())
+        numbers = _struct(layout, count).unpack(self.data)
         values = [n if math.isfinite(n) else None for n in numbers]
         columns: List[Sequence[Optional[Number]]] = [()] * len(layout.columns)
         for begin, at in zip(range(0, len(values), count or 1), layout.singles + layout.doubles):
             columns[at] = values[begin : begin + count]
         return tuple(zip(*columns)) if columns else ((),) * count
-
-    def _numbers(self) -> bytes:
-        data = bytearray(self.data)
-        middle = SINGLE * self.count * len(self.layout.singles)
-        length = middle // SINGLE
-        for at in range(SINGLE):
-            data[at:middle:SINGLE] = self.data[at * length : (at + 1) * length]
-        length = (len(data) - middle) // DOUBLE
-        for at in range(DOUBLE):
-            data[middle + at :: DOUBLE] = self.data[middle + at * length : middle + (at + 1) * length]
-        return bytes(data)
 
 
 @lru_cache(maxsize=16)

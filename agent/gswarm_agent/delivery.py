@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gswarm_agent.frame import ClockExchange, Hello
 from gswarm_agent.spool import Record, Spool
-from gswarm_agent.wire import MAGIC, Bye, Decoder, Message, Packer, Ping, Pong, Start, encode
+from gswarm_agent.wire import MAGIC, Bye, Decoder, Message, Ping, Pong, Start, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,14 +21,12 @@ class Delivery:
 
     ``wall_ns`` is the clock of this life. Pongs overtake frames. ``ended`` is set once the bye is taken.
     A spool in memory forgets frames when they are sent, because no other connection will follow.
-    Without ``compress`` a connection needs 100 KB less.
     """
 
-    def __init__(self, spool: Spool, wall_ns: Callable[[], int], *, compress: bool = True) -> None:
+    def __init__(self, spool: Spool, wall_ns: Callable[[], int]) -> None:
         self._spool = spool
         self._wall_ns = wall_ns
         self._decoder = Decoder()
-        self._packer = Packer() if compress else None
         self._replies: Deque[Callable[[], Message]] = deque()
         self._start: Optional[Start] = None
         self._received = 0
@@ -107,8 +105,7 @@ class Delivery:
             while not parts and self._parts:
                 part = self._parts.popleft()()
                 parts += [] if part is None else [encode(part)]
-        messages = b"".join(parts)
-        return magic + (self._packer.pack(messages) if self._packer and messages else messages)
+        return magic + b"".join(parts)
 
     def _next_former(self) -> List[bytes]:
         while self._former:

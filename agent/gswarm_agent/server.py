@@ -181,10 +181,10 @@ class Server:
         self._listening = folder, listener
         self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener))
 
-    def connect(self, reading: int, writing: int, *, compress: bool = True) -> None:
+    def connect(self, reading: int, writing: int) -> None:
         """Serve a recorder on two descriptors, which may be the same."""
         os.set_blocking(writing, False)
-        delivery = Delivery(self._spool, self.watch.wall_ns, compress=compress)
+        delivery = Delivery(self._spool, self.watch.wall_ns)
         connection = AgentConnection(delivery, reading, writing, None)
         self._add(connection)
         self._send(connection)

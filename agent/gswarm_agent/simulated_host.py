@@ -54,5 +54,5 @@ def _serve_node(descriptor: int, simulation: str, selector: selectors.BaseSelect
     node = parse_simulation(simulation)
     spool = Spool(NoFolder(), round(STREAM_MEMORY_MIB * MIB))
     server = Server(spool, selector, lambda: SimulatedNode(node))
-    server.connect(descriptor, descriptor, compress=False)  # the stream stays on this machine
+    server.connect(descriptor, descriptor)
     return server

@@ -3,7 +3,6 @@
 A stream begins with ``MAGIC``; the recorder skips what a login shell printed before it. Each message is four
 bytes of length, big-endian, and a msgpack array whose first element is the message's tag. Frames carry one
 block of numbers per table, in the catalogue's columns, see ``docs/decisions/002-wire-blocks.md``.
-Instead of messages the stream may carry compressed chunks of them, see ``Packer``.
 
 Nothing received is trusted: after the first ``WireError`` a stream can't be used any more.
 """
@@ -35,20 +34,13 @@ if TYPE_CHECKING:
     LongBytes: TypeAlias = bytes
     """Bytes that only a message's own limit bounds: py-spy fits into one."""
 
-WIRE_VERSION = zlib.crc32(repr((11, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, LISTING_COLUMNS)).encode())
-"""Number of this form of messages, with the catalogue's columns. Increase the 11 with each other change."""
+WIRE_VERSION = zlib.crc32(repr((12, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, LISTING_COLUMNS)).encode())
+"""Number of this form of messages, with the catalogue's columns. Increase the 12 with each other change."""
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
 MAX_MESSAGE = 4 * 1024 * 1024
 MAX_PARTS = 16 * 1024
 """Maximum lists and maps in a message: an empty one takes one byte on the wire and sixty in memory."""
 LENGTH = struct.Struct(">I")
-PACKED = 1 << 31
-"""Bit in the four bytes of length: a packed chunk follows instead of a message."""
-MAX_CHUNK = 256 * 1024
-MAX_RATIO = 64
-# A window of 8 KiB holds the few previous frames, which is enough; both ends keep it for each connection.
-_WINDOW_BITS, _LEVEL, _MEMORY = 13, 1, 7
-_EMPTY_BLOCK = b"\x00\x00\x00\xff\xff"
 
 # Recorders compare these texts, also with those of older agents and in recordings: they must not change.
 TAKEN_OVER = "another head took over"
@@ -298,51 +290,6 @@ def clip_text(text: str) -> str:
     return text[:MAX_TEXT].encode("utf-8", "replace").decode("utf-8")
 
 
-class Packer:
-    """Compresses one connection's messages into chunks of one deflate stream, about half as long.
-
-    A chunk unpacks to at most ``MAX_CHUNK`` bytes and ``MAX_RATIO`` times its own size, so that a small input
-    can't fill the receiver's memory.
-    """
-
-    def __init__(self) -> None:
-        self._deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -_WINDOW_BITS, _MEMORY)
-
-    def pack(self, messages: bytes) -> bytes:
-        """Return encoded messages as chunks with their lengths; each can be unpacked when it arrives."""
-        return b"".join(
-            self._chunk(messages[at : at + MAX_CHUNK]) for at in range(0, len(messages), MAX_CHUNK)
-        )
-
-    def _chunk(self, piece: bytes) -> bytes:
-        packed = self._deflate.compress(piece) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
-        lacking = -(-len(piece) // MAX_RATIO) - len(packed)
-        packed += _EMPTY_BLOCK * -(-max(0, lacking) // len(_EMPTY_BLOCK))
-        return LENGTH.pack(PACKED | len(packed)) + packed
-
-
-class Unpacker:
-    """Decompresses one connection's chunks."""
-
-    def __init__(self) -> None:
-        self._inflate = zlib.decompressobj(-_WINDOW_BITS)
-
-    def unpack(self, chunk: bytes) -> bytes:
-        """Decompress a chunk, given without its length, into its messages. Raises WireError."""
-        most = min(MAX_CHUNK, MAX_RATIO * len(chunk))
-        try:
-            unpacked = self._inflate.decompress(chunk, most + 1)
-        except zlib.error:
-            raise WireError("a packed chunk is damaged") from None
-        if len(unpacked) > most or self._inflate.unconsumed_tail:
-            raise WireError("a packed chunk holds more than allowed")
-        if not unpacked:
-            raise WireError("a packed chunk is empty")
-        if self._inflate.eof:
-            raise WireError("a packed chunk ends the stream")
-        return unpacked
-
-
 class _Parts:
     """Counts a message's lists and maps while it is unpacked. Raises WireError if there are too many."""
 
@@ -356,71 +303,39 @@ class _Parts:
         return part
 
 
-class _MessageSplitter:
-    """Splits a stream at its length prefixes, and keeps an incomplete rest for the next bytes."""
+class Decoder:
+    """Decodes a stream, in pieces of any size, into messages; checks frames against their hello."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
+        self._started = False
+        self._frames: Optional[FrameReader] = None
 
-    def split(self, data: bytes) -> Iterator[Tuple[bool, bytes]]:
-        """Yield the messages and packed chunks that these bytes complete: (is packed, body)."""
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Yield the messages that these bytes complete. Raises WireError at the first malformed one."""
         rest, at = self._rest, 0
         rest += data
+        if not self._started:
+            if not rest.startswith(MAGIC[: len(rest)]):
+                text = bytes(rest[:100]).decode("utf-8", "replace").strip()
+                raise WireError(f"other output came before its first message: {text}")
+            if len(rest) < len(MAGIC):
+                return
+            self._started, at = True, len(MAGIC)
         try:
             while len(rest) - at >= LENGTH.size:
-                (word,) = LENGTH.unpack_from(rest, at)
-                length = word & ~PACKED
+                (length,) = LENGTH.unpack_from(rest, at)
                 if length > MAX_MESSAGE:
                     raise WireError(f"a message of {length} bytes is larger than the {MAX_MESSAGE} allowed")
                 begin = at + LENGTH.size
                 if len(rest) < begin + length:
                     break
                 at = begin + length
-                yield bool(word & PACKED), bytes(rest[begin:at])
+                yield self._decode(bytes(rest[begin:at]))
         finally:  # also when the caller stops early
             del rest[:at]
 
-
-class Decoder:
-    """Decodes a stream, in pieces of any size, into messages; checks frames against their hello.
-
-    ``size`` is the latest message's, unpacked, in bytes.
-    """
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._splitter = _MessageSplitter()
-        self._unpacked_splitter = _MessageSplitter()
-        self._unpacker = Unpacker()
-        self._started = False
-        self._frames: Optional[FrameReader] = None
-        self.size = 0
-
-    def feed(self, data: bytes) -> Iterator[Message]:
-        """Return the messages that these bytes complete. Raises WireError at the first malformed one."""
-        if not self._started:
-            data = self._after_magic(data)
-        for is_packed, body in self._splitter.split(data):
-            if not is_packed:
-                yield self._decode(body)
-                continue
-            for is_nested, message in self._unpacked_splitter.split(self._unpacker.unpack(body)):
-                if is_nested:
-                    raise WireError("a packed chunk is inside another")
-                yield self._decode(message)
-
-    def _after_magic(self, data: bytes) -> bytes:
-        self._buffer += data
-        if not self._buffer.startswith(MAGIC[: len(self._buffer)]):
-            text = bytes(self._buffer[:100]).decode("utf-8", "replace").strip()
-            raise WireError(f"other output came before its first message: {text}")
-        if len(self._buffer) < len(MAGIC):
-            return b""
-        self._started = True
-        return bytes(self._buffer[len(MAGIC) :])
-
     def _decode(self, packed: bytes) -> Message:
-        self.size = len(packed)
         # A part takes at least one byte, so a short message can't have too many.
         parts = _Parts() if len(packed) > MAX_PARTS else None
         try:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gswarm_agent.block import DOUBLE, SINGLE, Block, BlockLayout
+from gswarm_agent.block import SINGLE, Block, BlockLayout
 from gswarm_agent.frame import NamedRows, Processes, ProcessSample
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, LISTINGS, PROCESS_METRICS
 from gswarm_tui.fleet.history import Floats, Singles
@@ -109,24 +109,20 @@ def numbers(layout: BlockLayout, count: int, blocks: Sequence[bytes]) -> tuple[S
     data = np.frombuffer(b"".join(blocks), np.uint8).reshape(len(blocks), layout.row_size * count)
     middle = SINGLE * len(layout.singles) * count
     singles, doubles = (
-        planes.reshape(len(blocks), size, columns, count).transpose(2, 0, 3, 1).copy()
-        for planes, size, columns in (
-            (data[:, :middle], SINGLE, len(layout.singles)),
-            (data[:, middle:], DOUBLE, len(layout.doubles)),
+        np.ascontiguousarray(part).view(kind).reshape(len(blocks), columns, count).transpose(1, 0, 2).copy()
+        for part, kind, columns in (
+            (data[:, :middle], "<f4", len(layout.singles)),
+            (data[:, middle:], "<f8", len(layout.doubles)),
         )
     )
-    return singles.view("<f4")[..., 0], doubles.view("<f8")[..., 0]
+    return singles, doubles
 
 
 def packed(layout: BlockLayout, singles: Singles, doubles: Floats) -> list[Block]:
     """Return blocks of these columns, the inverse of ``numbers``."""
-    _, blocks, count = singles.shape
-    planes = [
-        np.ascontiguousarray(part.transpose(1, 0, 2), dtype=kind)
-        .view(np.uint8)
-        .reshape(blocks, len(part) * count, size)
-        .transpose(0, 2, 1)
-        .reshape(blocks, len(part) * count * size)
-        for part, kind, size in ((singles, "<f4", SINGLE), (doubles, "<f8", DOUBLE))
-    ]
-    return [Block(layout, count, data.tobytes()) for data in np.concatenate(planes, axis=1)]
+    count = singles.shape[2]
+    parts = (
+        [one.tobytes() for one in columns.astype(kind).transpose(1, 0, 2)]
+        for columns, kind in ((singles, "<f4"), (doubles, "<f8"))
+    )
+    return [Block(layout, count, first + second) for first, second in zip(*parts, strict=True)]

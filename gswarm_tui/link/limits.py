@@ -20,8 +20,7 @@ MAX_UNACKNOWLEDGED_OF_NODE = 32 * 1024 * 1024
 """The hub applies this many bytes of frames within about a second."""
 MIB = 1024 * 1024
 BYTES_PER_S = 4_000_000
-"""A node's average; 4,000 processes with long command lines need 1.3 MB/s. Compressed bytes count twice: as
-received and as unpacked."""
+"""A node's average; 4,000 processes with long command lines need 1.3 MB/s."""
 START_BYTES = 8_000_000
 SPOOL_MIB, SPOOL_MEMORY_MIB = 256, 16
 """The agent's defaults: frames that wait on a node's disk, and in its memory."""
@@ -112,11 +111,11 @@ class Allowance:
             raise LaunchError(f"{TOO_MUCH}: {rate}", remedy, Retry.SLOWLY)
         self._left -= size
 
-    def take_message(self, message: Message, size: int, at: float) -> None:
-        """Count a message of ``size`` bytes unpacked. Raises LaunchError for too much."""
+    def take_message(self, message: Message, at: float) -> None:
+        """Count a message beside its bytes. Raises LaunchError for too much."""
         rows = 0
         if isinstance(message, Frame):
             rows = len(message.notes)
         elif isinstance(message, Hello):
             rows = len(message.gpus) + len(message.links)
-        self.take(size + MESSAGE_BYTES + rows * ROW_BYTES, at)
+        self.take(MESSAGE_BYTES + rows * ROW_BYTES, at)

@@ -51,8 +51,8 @@ STOP_TIMEOUT_S = 12.0
 """A stopping agent waits ten seconds for the acknowledgement of its last frames."""
 MAX_PAUSE_S = 5.0
 """A full backlog pauses reading for no longer, so that the screen keeps updating when the disk is full."""
-MAX_PART_BYTES = 3 * TRACE_PART
-"""Bytes that a requested part of a trace may count for: as received and as unpacked."""
+MAX_PART_BYTES = 2 * TRACE_PART
+"""Bytes that a requested part of a trace may count for, with its message."""
 
 TraceMessage = wire.TraceReport | wire.TracePart
 
@@ -214,8 +214,8 @@ class Link:
 
     def ask(self, ask: wire.Ask) -> None:
         """Ask the node's ranks; the parts of the answer go to ``take_answer``."""
-        # Each part of an answer counts as received, as unpacked, and for its message.
-        self._allowance.grant(3 * ask.most + MAX_PART_BYTES)
+        # Each part of an answer counts for its message, too.
+        self._allowance.grant(2 * ask.most + MAX_PART_BYTES)
         self._send(ask)
 
     def end_trace(self, end: wire.EndTrace) -> None:
@@ -321,7 +321,7 @@ class Link:
             nonlocal rest
             self._allowance.take(max(len(data), MIN_CHUNK_BYTES), self._clocks.wall())
             rest = decoder.feed(data)
-            stop = self._handle_all(rest, decoder)
+            stop = self._handle_all(rest)
             if self._hello is not None:
                 self._received_at = self._clocks.monotonic()
             return stop
@@ -329,14 +329,14 @@ class Link:
         while await channel.for_each_chunk(receive):
             while not self._said_bye:
                 await self._pause()
-                if not self._handle_all(rest, decoder):
+                if not self._handle_all(rest):
                     break
             else:
                 return
         if not self._stopping.is_set():
             raise LaunchError(await channel.explain_end())
 
-    def _handle_all(self, messages: Iterator[wire.Message], decoder: wire.Decoder) -> bool:
+    def _handle_all(self, messages: Iterator[wire.Message]) -> bool:
         """Handle messages; return True at the agent's bye or a full backlog."""
         for message in messages:
             if isinstance(message, wire.Bye):
@@ -348,7 +348,7 @@ class Link:
                 self._said_bye = True
                 return True
             at = self._clocks.wall()
-            self._allowance.take_message(message, decoder.size, at)
+            self._allowance.take_message(message, at)
             self._handle(message, at)
             if self._backlog.is_full:
                 return True

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from gswarm_agent.frame import TABLES, Hello
 from gswarm_agent.simulated import SimulatedNode, Simulation
-from gswarm_agent.wire import MAGIC, Packer, encode
+from gswarm_agent.wire import MAGIC, encode
 from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.launch.base import Channel, Launcher
@@ -108,9 +108,8 @@ async def _flood(path: Path, nodes: int, frames: int, seed: int) -> tuple[float,
 
 def recorded(name: str, index: int, nodes: int, frames: int, seed: int) -> list[bytes]:
     """Return the bytes that a simulated node's agent sends, one piece for each frame."""
-    packer = Packer()
     hello, *others = messages_of(name, index, nodes, frames, seed)
-    return [MAGIC + packer.pack(hello), *map(packer.pack, others)]
+    return [MAGIC + hello, *others]
 
 
 def messages_of(name: str, index: int, nodes: int, frames: int, seed: int) -> list[bytes]:

@@ -14,11 +14,10 @@ from itertools import count
 
 from gswarm_agent.frame import TABLES, ClockExchange, Frame, GpuFacts, Hello, HostFacts, Note
 from gswarm_agent.metrics import HOST_COLUMNS
-from gswarm_agent.wire import LENGTH, MAGIC, PACKED, Decoder, Packer, Pong, Stop, encode
+from gswarm_agent.wire import MAGIC, Decoder, Pong, Stop, encode
 from gswarm_agent.wire_payload import MAX_GPUS
 
 SECOND_NS = 1_000_000_000
-EMPTY_CHUNK = b"\x00\x00\x00\xff\xff"
 
 
 def hello(life: str, gpus: int = 0, *, live: bool = False) -> Hello:
@@ -36,12 +35,12 @@ def frame(seq: int, ts_ns: int, notes: tuple[Note, ...] = ()) -> Frame:
 
 
 def backdated() -> Iterator[bytes]:
-    """Frames of a former life, sampled in the past, tens of thousands in each packed chunk."""
-    packer, since = Packer(), time.time_ns() - 10**15
-    yield packer.pack(encode(hello("former")))
+    """Frames of a former life, sampled in the past, a thousand at once."""
+    since = time.time_ns() - 10**15
+    yield encode(hello("former"))
     for first in count(1, 1000):
         frames = (frame(seq, since + seq * SECOND_NS) for seq in range(first, first + 1000))
-        yield packer.pack(b"".join(map(encode, frames)))
+        yield b"".join(map(encode, frames))
 
 
 def lives() -> Iterator[bytes]:
@@ -66,13 +65,6 @@ def replies() -> Iterator[bytes]:
         yield pong * 1000
 
 
-def empty_chunks() -> Iterator[bytes]:
-    """Packed chunks without a message in them."""
-    chunk = LENGTH.pack(PACKED | len(EMPTY_CHUNK)) + EMPTY_CHUNK
-    while True:
-        yield chunk * 10_000
-
-
 def when_stopped() -> Iterator[bytes]:
     """Backdated frames, but only once the head ends."""
     yield encode(hello("live", live=True))
@@ -86,7 +78,7 @@ def when_stopped() -> Iterator[bytes]:
 
 
 ATTACKS: dict[str, Callable[[], Iterator[bytes]]] = {
-    attack.__name__: attack for attack in (backdated, lives, events, replies, empty_chunks, when_stopped)
+    attack.__name__: attack for attack in (backdated, lives, events, replies, when_stopped)
 }
 
 

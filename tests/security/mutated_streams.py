@@ -15,7 +15,7 @@ from typing import Any
 
 import msgpack
 
-from gswarm_agent.wire import LENGTH, MAGIC, Packer
+from gswarm_agent.wire import LENGTH, MAGIC
 from gswarm_tui.fleet.events import Event, FrameArrived, LinkChanged, Phase, RecorderStatus
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry
@@ -51,8 +51,7 @@ def mutate(messages: list[bytes], rng: random.Random) -> bytes:
             messages[at] = b""
         else:
             messages[at] = messages[at][: rng.randrange(len(messages[at]))]
-    stream = b"".join(messages)
-    return MAGIC + (Packer().pack(stream) if stream and rng.random() < 0.5 else stream)
+    return MAGIC + b"".join(messages)
 
 
 def _changed(value: Any, rng: random.Random) -> Any:

@@ -110,7 +110,6 @@ REASONS = {
     "lives": TOO_MUCH,
     "events": TOO_MUCH,
     "replies": TOO_MUCH,
-    "empty-chunks": "a packed chunk is empty",
 }
 
 

@@ -239,8 +239,8 @@ def test_no_limit_is_reached_by_an_honest_node_that_delivers_its_spool_at_once(n
     size, interval_s = len(encode(frame)), node.interval_ms / 1000
 
     def send(message: Message, length: int) -> None:
-        allowance.take(length // 2, at)
-        allowance.take_message(message, length, at)
+        allowance.take(length, at)
+        allowance.take_message(message, at)
 
     for cut_s in (0, *node.cuts_s):
         at += cut_s

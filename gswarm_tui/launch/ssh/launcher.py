@@ -159,7 +159,7 @@ class SshLauncher(Launcher):
                 connect_timeout=options.connect_timeout or CONNECT_S,
                 keepalive_interval=options.keepalive_interval or KEEPALIVE_S,
                 encryption_algs=() if attempt.is_set("Ciphers") else _CIPHERS,
-                compression_algs=None,  # one packet could unpack to 256 MB; the agent compresses itself
+                compression_algs=None,  # one packet could unpack to 256 MB
                 client_keys=attempt.key_pairs(keys),
                 client_host_keysign=attempt.keysign(),
                 client_certs=[],  # the key pairs include them
