@@ -14,7 +14,7 @@ from gswarm_tui.exchange.json_import import ImportCounts, JsonImport
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.progress import Progress
-from gswarm_tui.profiling.bounds import LIMITS, Limits, bounded
+from gswarm_tui.profiling.bounds import MEMORY_MIB, bounded
 from gswarm_tui.profiling.importing import import_report, is_report
 from gswarm_tui.store.recording.files import is_database
 from gswarm_tui.store.recording.profiles import UNKNOWN
@@ -39,13 +39,12 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             f"{db} exists in {working_folder()}; name a new file with --db, "
             f"or add the import to this one with --db {db}."
         )
-    limits = Limits(arguments.max_memory_mib, arguments.max_minutes * 60)
     if is_report(path):
-        return _import_profile(path, db, arguments, limits, environ)
+        return _import_profile(path, db, arguments, environ)
     if arguments.node is not None or arguments.rank is not None:
         raise UserError(f"{printable(str(path))} isn't a profiler's report; remove --node and --rank.")
     reading = Progress(f"reading {printable(str(path))}")
-    with bounded(path, limits), reading as progress, importing(db) as target:
+    with bounded(path, arguments.max_memory_mib), reading as progress, importing(db) as target:
         if path.is_dir():
             counted = ImportCounts(target.add_dataset(path, progress.report), 0, "")
         else:
@@ -58,9 +57,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _import_profile(
-    path: Path, db: Path, arguments: Namespace, limits: Limits, environ: Mapping[str, str]
-) -> int:
+def _import_profile(path: Path, db: Path, arguments: Namespace, environ: Mapping[str, str]) -> int:
     """Add a profiler's report to a recording. Raises UserError, StoreError."""
     with Progress(f"reading {printable(str(path))}") as progress:
         done = import_report(
@@ -70,7 +67,7 @@ def _import_profile(
             node=arguments.node or None,
             rank=arguments.rank,
             report=progress.report,
-            limits=limits,
+            memory_mib=arguments.max_memory_mib,
         )
     facts = done.facts
     rank = "" if facts.rank is None else f", rank {facts.rank}"
@@ -100,9 +97,6 @@ def _parser() -> CommandParser:
     add("--rank", type=rank, metavar="N", help="rank of a report, if it doesn't know")
     text = "memory of each GPU in MiB, to convert gpu_memory from a share into a size"
     add("--gpu-memory-mib", type=number, metavar="MIB", help=text)
-    text = f"memory that the import may take (default: {LIMITS.memory_mib})"
-    add("--max-memory-mib", type=mib, default=LIMITS.memory_mib, metavar="MIB", help=text)
-    minutes = round(LIMITS.seconds / 60)
-    text = f"time that the import may take (default: {minutes})"
-    add("--max-minutes", type=number, default=minutes, metavar="MINUTES", help=text)
+    text = f"memory that the import may take (default: {MEMORY_MIB})"
+    add("--max-memory-mib", type=mib, default=MEMORY_MIB, metavar="MIB", help=text)
     return parser

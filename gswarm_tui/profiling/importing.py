@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from gswarm_tui.control.client import running_heads
 from gswarm_tui.control.profiles import SentProfile
-from gswarm_tui.profiling.bounds import LIMITS, Limits, bounded, lift_memory_limit, memory_unlimited
+from gswarm_tui.profiling.bounds import MEMORY_MIB, bounded
 from gswarm_tui.profiling.ncu_report import NcuReport
 from gswarm_tui.profiling.nsys_events import NsysEvents
 from gswarm_tui.profiling.nsys_export import UNREADABLE, NsysExport
@@ -19,8 +19,7 @@ from gswarm_tui.profiling.pytorch_trace import is_trace, open_trace
 from gswarm_tui.profiling.report_text import ReportError
 from gswarm_tui.profiling.tools import exported
 from gswarm_tui.store.recording.database import writing_profile
-from gswarm_tui.store.recording.profiles import UNKNOWN, Columns, ProfileFacts, ProfileWriter, RowTarget
-from gswarm_tui.store.sql.schema import TableSchema
+from gswarm_tui.store.recording.profiles import UNKNOWN, ProfileFacts, ProfileWriter, RowTarget
 
 SUFFIXES = (".nsys-rep", ".qdrep", ".sqlite", ".ncu-rep", ".qdstrm")
 """Names of reports end with one of these."""
@@ -49,7 +48,7 @@ def import_report(
     node: str | None = None,
     rank: int | None = None,
     report: Callable[[float], None] = lambda _share: None,
-    limits: Limits = LIMITS,
+    memory_mib: int = MEMORY_MIB,
 ) -> ImportedProfile:
     """Import a report into a recording file, which is created if it doesn't exist; all of it or nothing.
 
@@ -57,7 +56,7 @@ def import_report(
         node: name of its node in the recording, if the caller knows better than the report.
         rank: rank of its process, likewise.
         report: called with the share done, from 0 to 1.
-        limits: memory and time that the import may take.
+        memory_mib: memory that the import may take.
 
     Raises:
         ReportError: the report can't be read.
@@ -72,23 +71,19 @@ def import_report(
     except OSError as error:
         raise ReportError(f"{path} can't be read: {error.strerror}.") from None
     targets: list[ProfileWriter] = []
-    with bounded(path, limits), contextlib.ExitStack() as stack:
+    with bounded(path, memory_mib), contextlib.ExitStack() as stack:
         file = stack.enter_context(_exported(path, environ))
 
         def begin(facts: ProfileFacts) -> RowTarget:
             if file != path:
                 # SQLite has opened the export: without a name, the file also goes after a SIGKILL.
                 file.unlink()
-            with memory_unlimited():
-                targets.append(stack.enter_context(_writer(db, place(facts), environ)))
-            # The writer closes, and removes rows if the import failed, without the limit.
-            stack.callback(lift_memory_limit)
-            return _Target(targets[0])
+            targets.append(stack.enter_context(_writer(db, place(facts), environ)))
+            return targets[0]
 
         rows, facts, notices = _read_report(path, file, begin, report, environ)
         target, facts = targets[0], place(facts)
-        with memory_unlimited():
-            target.finish(replace(facts, messages=(*facts.messages, *notices)))
+        target.finish(replace(facts, messages=(*facts.messages, *notices)))
     if not target.at_its_time:
         started = datetime.fromtimestamp(facts.started_ns // 10**9, UTC)
         notices.append(
@@ -129,28 +124,14 @@ def _read_report(
             events = NsysEvents(export, begin(facts), report)
             rows = events.run()
         except UNREADABLE as error:
+            if str(error) == "interrupted":  # SQLite replaces the exception of Ctrl-C by its own
+                raise KeyboardInterrupt from None
             raise export.unreadable(error) from error
     if events.span_ns is not None:
         # The capture may begin before sampling, which the report notes.
         first, last = (facts.zero_ns + at for at in events.span_ns)
         facts = replace(facts, started_ns=min(facts.started_ns, first), ended_ns=max(facts.ended_ns, last))
     return rows, replace(facts, unread=events.unread), events.notices()
-
-
-class _Target:
-    """Passes names and rows to their writer, which the limit of memory doesn't concern."""
-
-    def __init__(self, writer: ProfileWriter) -> None:
-        self._writer = writer
-        self.gpu_ids = writer.gpu_ids
-
-    def name_ids(self, names: Sequence[str]) -> list[int]:
-        with memory_unlimited():
-            return self._writer.name_ids(names)
-
-    def add(self, table: TableSchema, columns: Columns) -> None:
-        with memory_unlimited():
-            self._writer.add(table, columns)
 
 
 @contextlib.contextmanager

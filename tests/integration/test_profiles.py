@@ -23,10 +23,7 @@ import duckdb
 import pytest
 
 from gswarm_tui.cli import main
-from gswarm_tui.profiling.bounds import Limits
-from gswarm_tui.profiling.importing import import_report as import_profile
 from gswarm_tui.profiling.node_scripts import CONVERT
-from gswarm_tui.profiling.report_text import ReportError
 from gswarm_tui.store.querying.file_source import FileSource
 from tests.integration.exchange_recording import recording_of_node
 from tests.nsys_standin import CAPTURE, NODE, PID, SECRET, START_NS, UUIDS, write_standin
@@ -365,7 +362,7 @@ def test_graphs_count_as_busy_and_a_gpu_with_unknown_work_has_no_share(
     assert "no kernel running for – of the capture" in capsys.readouterr().out
 
 
-def test_an_import_is_bounded_in_memory_and_time_and_leaves_nothing(
+def test_an_import_is_bounded_in_memory_and_leaves_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace, frames, db = (tmp_path / name for name in ("bomb.json.gz", "bomb.json", "run.duckdb"))
@@ -376,15 +373,24 @@ def test_an_import_is_bounded_in_memory_and_time_and_leaves_nothing(
             f"gswarm-tui: {bomb} needs more than 256 MiB of memory to be read; "
             "allow more with gswarm-tui import --max-memory-mib."
         )
+    assert not db.exists()
+
+
+def test_ctrl_c_ends_an_endless_import_and_leaves_nothing(tmp_path: Path) -> None:
     numbers = "(WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r LIMIT 100000) SELECT i FROM r)"
     sql = [
         "CREATE TABLE NVTX_EVENTS (start, end, eventType, text, textId)",
         f"INSERT INTO NVTX_EVENTS SELECT 1, 1, 59, NULL, 9 FROM {numbers}",
         f"INSERT INTO StringIds SELECT 9, NULL FROM {numbers}",
     ]
-    endless = write_standin(tmp_path / "endless.sqlite", sql=sql)
-    with pytest.raises(ReportError, match="minutes to import; allow more"):
-        import_profile(endless, db, os.environ, limits=Limits(seconds=1.5))
+    endless, db = write_standin(tmp_path / "endless.sqlite", sql=sql), tmp_path / "run.duckdb"
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 1.5)
+    try:
+        assert main(["import", str(endless), "--db", str(db)]) == 130
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
     assert not db.exists()
 
 
