@@ -24,7 +24,7 @@ QUIET = 0.25
 FINER = 8
 """Lags at which the autocorrelation is computed, per sample."""
 TRAFFIC = ("ib_tx_mb_s", "nvlink_tx_mb_s", "pcie_rx_mb_s", "net_tx_mb_s")
-"""Counts of bytes; the first one with a period decides. Only PCIe without GPM is sampled."""
+"""Counts of bytes; the first one with a period decides."""
 LEAST_MB_S = 20.0
 """Less traffic than this is that of logs and heartbeats."""
 WINDOW = 256
@@ -90,7 +90,9 @@ def step_time(read: Reader, end: float, interval_s: float) -> float | None:
             known = np.isfinite(rates) & (times <= end)
             series = evenly(times[known], rates[known], every_s)
             if len(series) and series.mean() >= LEAST_MB_S and end - times[known][-1] < LATELY_S:
-                found = period(series)
+                # PCIe without GPM is a sample of 20 ms that is repeated for 4 s, which shows no steps.
+                repeated = (np.diff(rates[known]) == 0) & (rates[known][1:] > 0)
+                found = None if repeated.mean() > 0.25 else period(series)
                 if found is not None:
                     return found * every_s
     return None

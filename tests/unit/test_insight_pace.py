@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gswarm_tui.insight.pace import evenly, period
+from gswarm_tui.insight.pace import evenly, period, step_time
 from tests.jobs.model import Floats
 
 
@@ -71,6 +71,15 @@ def test_traffic_that_does_not_repeat_has_no_step_time() -> None:
             assert period(series) is None
     for flat in (np.zeros(256), np.full(256, 5e4), np.empty(0)):
         assert period(flat) is None
+
+
+@pytest.mark.parametrize(("held", "found"), [(1, 20.0), (4, None)])
+def test_samples_that_are_repeated_for_four_seconds_show_no_steps(held: int, found: float | None) -> None:
+    times = np.arange(256.0)
+    rates = 500 + 400 * np.cos(2 * np.pi * times[::held] / 20)
+    tracks = [(times, np.repeat(rates, held))]
+    seconds = step_time(lambda metric, _: tracks if metric == "pcie_rx_mb_s" else [], times[-1], 1.0)
+    assert seconds == (found and pytest.approx(found, rel=0.05))
 
 
 def test_samples_are_spread_over_equal_spans_without_losing_bytes() -> None:

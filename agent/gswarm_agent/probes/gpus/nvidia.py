@@ -51,7 +51,6 @@ class Nvidia:
         from gswarm_agent.probes.gpus.nvidia_gpu import Gpu, MigInstance, find_gpus
         from gswarm_agent.probes.gpus.nvidia_links import Links
         from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
-        from gswarm_agent.probes.gpus.nvidia_pcie import ThroughputLane
         from gswarm_agent.probes.gpus.nvidia_processes import (
             ProcessLists,
             nvitop_for_old_driver,
@@ -62,11 +61,10 @@ class Nvidia:
         whereabouts.enter(DRIVER)
         self._nvml = nvml = Nvml.open()
         self.driver_version, self.cuda_version = nvml.driver_version, nvml.cuda_version
-        lane = ThroughputLane(nvml, whereabouts)
         indexes = [facts.index for facts in self.known] or find_gpus(nvml, whereabouts, left_out)
         whereabouts.enter(DRIVER)
         self._gpus = [
-            (Gpu if index < MIG_INDEX else MigInstance)(nvml, place, index, self.notes, lane)
+            (Gpu if index < MIG_INDEX else MigInstance)(nvml, place, index, self.notes)
             for place, index in enumerate(indexes)
         ]
         whole = [gpu for gpu in self._gpus if gpu.parent_index is None]

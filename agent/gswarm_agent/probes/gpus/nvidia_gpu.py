@@ -33,10 +33,9 @@ from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Collection, Dict, FrozenSet, List, Optional, Sequence, Tuple
+    from typing import Any, Collection, Dict, FrozenSet, List, Optional, Sequence
 
     from gswarm_agent.frame import Number
-    from gswarm_agent.probes.gpus.nvidia_pcie import ThroughputLane
     from gswarm_agent.probes.gpus.vendor import Values, Whereabouts
 
 RETRY_NS = 60 * SECOND_NS
@@ -62,21 +61,16 @@ class Gpu:
     """A GPU by its NVML index; ``index`` is its place among GPUs and MIG instances.
 
     ``lost`` says why it doesn't answer, None while it does.
-
-    PCIe is measured by GPM where the GPU has it, else in the ``lane``.
     """
 
     parent_index: Optional[int] = None
 
-    def __init__(
-        self, nvml: Nvml, index: int, nvml_index: int, notes: List[Note], lane: ThroughputLane
-    ) -> None:
+    def __init__(self, nvml: Nvml, index: int, nvml_index: int, notes: List[Note]) -> None:
         self.index, self.nvml_index = index, nvml_index
         self.handle: Any = None
         self.lost: Optional[str] = None
-        self._nvml, self._notes, self._lane = nvml, notes, lane
+        self._nvml, self._notes = nvml, notes
         self._gpm: Optional[Gpm] = None
-        self._in_lane = False
         self._sources: List[GpuSource] = []
         self._clock: Optional[Number] = None
         self._counts_module = False
@@ -92,10 +86,9 @@ class Gpu:
         missing = [source for source in self._sources if source.reason is not None]
         reasons = {name: source.reason or "" for source in missing for name in source.columns}
         if self._gpm is not None:
-            reasons.update(self._gpm.reasons)
-        for name in PCIE_COLUMNS:
-            if reasons.pop(name, None) and self.index in self._lane.reasons:
-                reasons[name] = self._lane.reasons[self.index]
+            # Where GPM doesn't measure PCIe, a source does.
+            by_gpm = {name: why for name, why in self._gpm.reasons.items() if name not in PCIE_COLUMNS}
+            reasons.update(by_gpm)
         if slow := [source.slowness() for source in self._sources if source.slowness() and not source.reason]:
             reasons[SLOW_CALLS] = "; ".join(slow)
         if self._counts_module:
@@ -164,10 +157,11 @@ class Gpu:
         except self._nvml.Error as error:
             raise _LostError(reason_of(error.value)) from None
         self._sources = self.find_sources()
+        self._gpm = self.find_gpm()
         for _ in range(STRIKES):
             for source in self._sources:
                 source.reset()
-            codes = self._query(0, disabled=True, off=frozenset())
+            codes = self._query(0, disabled=True, off=self._without_pcie(frozenset()))
             if silence := _silence(codes):
                 raise _LostError(silence)
             # A source that seems slow is timed again, since a first call may take longer.
@@ -182,17 +176,20 @@ class Gpu:
         self._power_limit_w = (
             self._nvml.maybe(self._nvml.api.nvmlDeviceGetEnforcedPowerLimit, self.handle) or 0
         ) / 1000
-        self._gpm = self.find_gpm()
-        self._in_lane = False
-        self._latest_pcie(self._gpm)
 
-    def _read(self, now_ns: int, off: FrozenSet[str]) -> Optional[Values]:
+    def _without_pcie(self, off: FrozenSet[str]) -> FrozenSet[str]:
+        """Return the columns that sources leave out: GPM measures PCIe better where the GPU has it."""
+        by_gpm = self._gpm is not None and self._gpm.reasons.keys().isdisjoint(PCIE_COLUMNS)
+        return off.union(PCIE_COLUMNS) if by_gpm else off
+
+    def _read(self, now_ns: int, columns_off: FrozenSet[str]) -> Optional[Values]:
         if self._retry_at is None:
             # The GPUs of a node retry at different ticks.
             self._retry_at = now_ns + RETRY_NS - self.index % 8 * SECOND_NS
         disabled = now_ns >= self._retry_at
         if disabled:
             self._retry_at = now_ns + RETRY_NS
+        off = self._without_pcie(columns_off)
         if self._counts_module:
             off |= {"energy_mj"}
         codes = self._query(now_ns, disabled=disabled, off=off)
@@ -216,9 +213,7 @@ class Gpu:
                 values.update(zip(source.columns, source.values(now_ns)))
         self._drop_latched(values, now_ns)
         if self._gpm is not None:
-            values.update(self._gpm.read(now_ns, off, values.get("util_pct")))
-            self._lane.switch(on=off.isdisjoint(PCIE_COLUMNS))
-            values.update(zip(PCIE_COLUMNS, self._latest_pcie(self._gpm)))
+            values.update(self._gpm.read(now_ns, columns_off, values.get("util_pct")))
         return values
 
     def _drop_latched(self, values: Values, now_ns: int) -> None:
@@ -235,15 +230,6 @@ class Gpu:
             if not self._latched:
                 self._latched = True
                 self._note("unmeasured", WARNING, f"no longer measures util_pct: {_LATCHED}")
-
-    def _latest_pcie(self, gpm: Gpm) -> Tuple[float, ...]:
-        """Return the lane's PCIe traffic (tx, rx) in MB/s, nothing where GPM measures it."""
-        if gpm.reasons.keys().isdisjoint(PCIE_COLUMNS):
-            return ()
-        if not self._in_lane:
-            self._lane.add(self.index, self.handle)
-            self._in_lane = True
-        return self._lane.latest(self.index) or ()
 
     def _query(self, now_ns: int, *, disabled: bool, off: FrozenSet[str]) -> Dict[GpuSource, int]:
         """Query the sources that are due, ``disabled`` ones if set; return each source's nvmlReturn_t."""
@@ -368,10 +354,6 @@ class MigInstance(Gpu):
     def find_sources(self) -> List[GpuSource]:
         """See Gpu."""
         return [source for source in call_sources(self._nvml) if "mem_used_mib" in source.columns]
-
-    def _latest_pcie(self, gpm: Gpm) -> Tuple[float, ...]:
-        """See Gpu: the PCIe link is the GPU's."""
-        return ()
 
 
 def find_gpus(nvml: Nvml, whereabouts: Whereabouts, left_out: Collection[int]) -> List[int]:

@@ -6,6 +6,7 @@ import ctypes
 
 from gswarm_agent.frame import Number
 from gswarm_agent.metrics import GAUGE, GPU_BY_NAME, MIN_INTERVAL_MS
+from gswarm_agent.probes.gpus.nvidia_gpm import PCIE_COLUMNS
 from gswarm_agent.probes.gpus.nvidia_nvml import ALL_LINKS, NOT_SUPPORTED, Nvml
 from gswarm_agent.probes.gpus.vendor import ROUND_NS
 from gswarm_agent.probes.procfs import parse_meminfo, read_file
@@ -23,8 +24,11 @@ _BYTES_TO_MB = 1 / 10**6
 _NS_TO_PERCENT = 100 / SECOND_NS
 _STALE_PERIODS = 1.5
 """A value stands for this many periods of its source after it was read."""
-_COST_SHARE = 0.0025
-"""Share of a core that the driver may take for one source of one GPU; a slower source is read less often."""
+_COST_SHARE, _PCIE_SHARE = 0.0025, 0.01
+"""Share of a core that the driver may take for one source of one GPU; a slower source is read less often.
+
+``nvmlDeviceGetPcieThroughput`` watches the link for 20 ms in each direction, so it is called every 4 s.
+"""
 _LINKS = range(18)
 _MODULE = 1
 """The scope of a power field for a whole module, with GPU, CPU and memory (NVML_POWER_SCOPE_MODULE)."""
@@ -44,8 +48,10 @@ class GpuSource:
     than its period.
     """
 
-    def __init__(self, columns: Sequence[str], plans: int, *, repeats: bool = True) -> None:
-        self.columns, self._plan_count, self.repeats = columns, plans, repeats
+    def __init__(
+        self, columns: Sequence[str], plans: int, *, repeats: bool = True, share: float = _COST_SHARE
+    ) -> None:
+        self.columns, self._plan_count, self.repeats, self._share = columns, plans, repeats, share
         metrics = [GPU_BY_NAME[column] for column in columns]
         self._period_ns = self.pause_ns = round(min(metric.period_s for metric in metrics) * SECOND_NS)
         self._timings_ns: Tuple[int, ...] = ()
@@ -78,7 +84,7 @@ class GpuSource:
         """Keep values that were read now. ``phase`` places the regular readings in the period, 0 to 1."""
         self._values, self._read_ns, self._hurried = values, now_ns, False
         self._timings_ns = (*self._timings_ns[1 - _TIMINGS :], took_ns)
-        pause_ns = round(min(self._timings_ns) / _COST_SHARE)
+        pause_ns = round(min(self._timings_ns) / self._share)
         self.is_slow = pause_ns > max(self._period_ns, _FASTEST_NS)
         self.pause_ns = pause_ns if self.is_slow else self._period_ns
         if self._due_ns == 0:
@@ -104,8 +110,10 @@ class GpuSource:
 class CallSource(GpuSource):
     """The columns that one call gives, which takes a device's handle."""
 
-    def __init__(self, columns: Sequence[str], *plans: Call, repeats: bool = True) -> None:
-        super().__init__(columns, len(plans), repeats=repeats)
+    def __init__(
+        self, columns: Sequence[str], *plans: Call, repeats: bool = True, share: float = _COST_SHARE
+    ) -> None:
+        super().__init__(columns, len(plans), repeats=repeats, share=share)
         self._plans = plans
 
     def call(self, handle: Any) -> Tuple[Optional[Number], ...]:
@@ -195,6 +203,10 @@ def call_sources(nvml: Nvml) -> List[CallSource]:
         rates = api.nvmlDeviceGetUtilizationRates(handle)
         return rates.gpu, rates.memory
 
+    def pcie(handle: Any) -> Tuple[Optional[Number], ...]:
+        kinds = api.NVML_PCIE_UTIL_TX_BYTES, api.NVML_PCIE_UTIL_RX_BYTES
+        return tuple([api.nvmlDeviceGetPcieThroughput(handle, kind) * _KIB_TO_MB for kind in kinds])
+
     def pstate(handle: Any) -> Tuple[Optional[Number], ...]:
         state = api.nvmlDeviceGetPerformanceState(handle)
         return (None if state == api.NVML_PSTATE_UNKNOWN else state,)
@@ -235,6 +247,7 @@ def call_sources(nvml: Nvml) -> List[CallSource]:
         ecc("ecc_corrected", api.NVML_MEMORY_ERROR_TYPE_CORRECTED),
         ecc("ecc_uncorrected", api.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
         CallSource(("pstate",), pstate),
+        CallSource(PCIE_COLUMNS, pcie, share=_PCIE_SHARE),
     ]
 
 

@@ -137,7 +137,7 @@ class GpuReader:
         self._hanging: Dict[Place, str] = {}  # why a GPU or process doesn't answer
         self._left_out: Dict[Place, int] = {}  # when it is tried again
         self._start_at = 0
-        self._places: List[Tuple[int, Place]] = []
+        self._seen: Optional[Tuple[int, Place]] = None
         self._fresh = False
         self._in_use, self._resting = True, False
         self._now_ns = time.monotonic_ns()
@@ -229,7 +229,7 @@ class GpuReader:
         """
         if not self._unserved or self._is_late():
             self._receive(until)
-        self._note_places()
+        self._note_place()
         if not self._rows or self._is_late():
             return (None,) * len(self.facts)
         if not self._unserved:
@@ -254,7 +254,7 @@ class GpuReader:
         if self._child is not None:
             self._child.close()
             self._ended.append(self._child.pid)
-            self._child, self._places, self._awaits_processes = None, [], False
+            self._child, self._seen, self._awaits_processes = None, None, False
 
     def _rests(self, *, alone: bool) -> bool:
         """Return whether the GPUs need not be read; detach from them then, once the process is idle."""
@@ -302,7 +302,7 @@ class GpuReader:
                 absence, self.driver_version, self.cuda_version = content
                 return str(absence)
             self._end_if_hanging()
-            self._note_places()
+            self._note_place()
         return f"the {vendor.name} driver didn't answer within {self._start_s:g} s"
 
     def _receive(self, until: float) -> None:
@@ -330,9 +330,9 @@ class GpuReader:
         """Return whether the last rows are too old to stand for now."""
         return self._now_ns - self._rows_ns > max(_OLDEST_NS, LATE_ROUNDS * self._usual_ns)
 
-    def _note_places(self) -> None:
+    def _note_place(self) -> None:
         if self._child is not None:
-            self._places = [self._child.whereabouts.seen(lane) for lane in range(Whereabouts.LANES)]
+            self._seen = self._child.whereabouts.seen()
 
     def _take(self, answer: Tuple[Any, ...]) -> Tuple[int, Any]:
         """Take an answer's notes and state; return its kind and content."""
@@ -375,20 +375,18 @@ class GpuReader:
         """
         if self._child is None:
             return
-        for lane, seen_then in enumerate(self._places):
-            begun_ns, (place, _) = seen = self._child.whereabouts.seen(lane)
-            usual_s = max(PATIENCE_S, LATE_ROUNDS * self._usual_ns / SECOND_NS)
-            patience_ns = (self._start_s if place == DRIVER else usual_s) * SECOND_NS
-            if place != IDLE and seen == seen_then and time.monotonic_ns() - begun_ns > patience_ns:
-                self._end(self._child, HANGS, lane)
-                return
+        begun_ns, (place, _) = seen = self._child.whereabouts.seen()
+        usual_s = max(PATIENCE_S, LATE_ROUNDS * self._usual_ns / SECOND_NS)
+        patience_ns = (self._start_s if place == DRIVER else usual_s) * SECOND_NS
+        if place != IDLE and seen == self._seen and time.monotonic_ns() - begun_ns > patience_ns:
+            self._end(self._child, HANGS)
 
-    def _end(self, child: _Child, reason: str, lane: int = 0) -> None:
+    def _end(self, child: _Child, reason: str) -> None:
         """End the process; leave out what it was at, which has failed for this reason."""
-        _, (place, number) = child.whereabouts.seen(lane)
+        _, (place, number) = child.whereabouts.seen()
         child.kill()
         self._ended.append(child.pid)
-        self._child, self._places, self._rows, self._awaits_processes = None, [], [], False
+        self._child, self._seen, self._rows, self._awaits_processes = None, None, [], False
         failed = [(place, number)]
         if place in (DRIVER, IDLE):
             self._start_at = self._now_ns + RETRY_NS

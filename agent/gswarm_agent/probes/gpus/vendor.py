@@ -41,25 +41,19 @@ class GpuUsage:
 
 
 class Whereabouts:
-    """The call that the reading process is in, in shared memory, so that the agent can name one that hangs.
-
-    ``lane`` 0 is the main thread, ``lane`` 1 a thread that a vendor may have for slow calls.
-    """
-
-    LANES = 2
+    """The call that the reading process is in, in shared memory, so that the agent can name a hanging one."""
 
     def __init__(self, shared: mmap) -> None:
         self._shared = shared
-        for lane in range(self.LANES):
-            self.enter(IDLE, lane=lane)
+        self.enter(IDLE)
 
-    def enter(self, place: int, number: int = 0, lane: int = 0) -> None:
+    def enter(self, place: int, number: int = 0) -> None:
         """Note a GPU or another place, with its number, before a call that may hang."""
-        _PLACE.pack_into(self._shared, lane * _PLACE.size, time.monotonic_ns(), place, number)
+        _PLACE.pack_into(self._shared, 0, time.monotonic_ns(), place, number)
 
-    def seen(self, lane: int) -> Tuple[int, Place]:
+    def seen(self) -> Tuple[int, Place]:
         """Return the monotonic time of the last entry [ns] and its place."""
-        begun, place, number = _PLACE.unpack_from(self._shared, lane * _PLACE.size)
+        begun, place, number = _PLACE.unpack_from(self._shared, 0)
         return begun, (place, number)
 
 
