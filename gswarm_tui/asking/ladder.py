@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import sysconfig
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from gswarm_agent.asking.steps import FLIGHT_RECORDER, RAS, STACKS
-from gswarm_tui.asking import flight_recorder, processes, ras, stacks, trace
+from gswarm_tui.asking import flight_recorder, processes, py_spy, ras, trace
 from gswarm_tui.asking.asking import MIB, Asking, Step
 from gswarm_tui.asking.verdict import RankProcess, Verdict
 from gswarm_tui.link.tracing import TraceChoice, TraceError, Tracing
@@ -21,15 +18,13 @@ RAS_S, RAS_BYTES, AGAIN_S = 12, 16 * MIB, 1.0
 """RAS collects for up to 10 s. A report has 8 MiB at most, more as JSON; the second follows after 1 s."""
 FLIGHT_RECORDER_S = 10
 """Time in which a node's ranks answer, seconds: a dump took 3 s on a node with 24 ranks."""
-STACKS_S, STACKS_LIMITS = 8, {"seconds": 4, "again_s": 1.0}
-"""Time for the stacks of a node's ranks; time in which each is looked at, and within which again."""
 
 Query = Callable[..., list[tuple[Any, ...]]]
 """Runs SQL on the recording, and returns its rows."""
 
 
-def build_steps(tracing: Tracing, query: Query, py_spy: str = "") -> tuple[Step, ...]:
-    """Return the ladder; ``py_spy`` is where the nodes have it, empty for the recorder's own path."""
+def build_steps(tracing: Tracing, query: Query, py_spy_path: str = "") -> tuple[Step, ...]:
+    """Return the ladder; ``py_spy_path`` is where the nodes have py-spy, empty for the recorder's own."""
 
     async def look_at_processes(asking: Asking, ranks: Sequence[RankProcess]) -> Verdict:
         return processes.judge(ranks, asking.unread)
@@ -98,7 +93,7 @@ def build_steps(tracing: Tracing, query: Query, py_spy: str = "") -> tuple[Step,
             STACKS,
             "stacks",
             "a worker server answers, or py-spy stops each rank for some milliseconds, up to six times",
-            partial(ask_stacks, py_spy=py_spy),
+            partial(py_spy.ask_stacks, configured=py_spy_path),
         ),
         Step(
             TRACE,
@@ -107,20 +102,3 @@ def build_steps(tracing: Tracing, query: Query, py_spy: str = "") -> tuple[Step,
             ask_trace,
         ),
     )
-
-
-async def ask_stacks(asking: Asking, ranks: Sequence[RankProcess], py_spy: str = "") -> Verdict:
-    """Ask all nodes at once for the stacks of their ranks."""
-    program = py_spy or find_py_spy()
-    requests = {
-        node: {"pids": [one.pid for one in ranks if one.node == node], "py_spy": program, **STACKS_LIMITS}
-        for node in dict.fromkeys(one.node for one in ranks)
-    }
-    answers = await asking.ask(STACKS, requests, seconds=STACKS_S, most=4 * MIB)
-    return stacks.judge(answers, ranks)
-
-
-def find_py_spy() -> str:
-    """Return the path of the recorder's own py-spy, empty without the extra ``[stacks]``."""
-    folders = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    return shutil.which("py-spy", path=folders) or ""

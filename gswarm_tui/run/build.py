@@ -194,7 +194,7 @@ def build_asking(
 ) -> Asking | None:
     """Build what asks the job, None for simulated nodes or without a recording.
 
-    ``py_spy`` is its path on the nodes, empty for that of the recorder's own.
+    ``py_spy`` is its path on the nodes, empty for the recorder's own.
     """
     tracing = hub.tracing
     if recorder is None or tracing is None:

@@ -1,4 +1,4 @@
-"""Stacks of real Python processes by the real py-spy."""
+"""Stacks of real Python processes by the real py-spy, lent as to a node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from gswarm_agent.asking import stacks as agent
-from gswarm_tui.asking import ladder, stacks
+from gswarm_agent.asking import tool
+from gswarm_agent.wire import MAX_MESSAGE
+from gswarm_tui.asking import py_spy, stacks
 from gswarm_tui.asking.verdict import RankProcess
 from tests.integration.heads import nothing_left
 from tests.integration.test_record import record, run_beside
@@ -61,18 +63,30 @@ def ranks(tmp_path: Path) -> Iterator[list[RankProcess]]:
             process.communicate()
 
 
-def test_the_loading_rank_is_named(ranks: list[RankProcess]) -> None:
-    pids = [one.pid for one in ranks]
-    answer = agent.ask({"pids": pids, "seconds": 30, "again_s": 0.3, "py_spy": ladder.find_py_spy()})
+def test_py_spy_is_lent_once_and_the_loading_rank_is_named(
+    ranks: list[RankProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "folder", lambda: str(tmp_path / "cache"))
+    request = {"pids": [one.pid for one in ranks], "seconds": 30, "again_s": 0.3, **py_spy.request("")}
+    assert agent.ask(request) == {"need": request["digest"]}
+    assert tool.ask(py_spy.loan()) == {}
+    answer = agent.ask(request)
     verdict = stacks.judge({"gpu01": answer}, ranks)
     assert [one.rank for one in verdict.behind] == [1]
     assert verdict.sentence == ("it is in load (rank.py:6), the other 2 in all_reduce (rank.py:4)"), answer
 
 
-def test_processes_without_python_or_gone_are_told_apart() -> None:
+def test_the_loan_fits_into_one_message() -> None:
+    assert len(json.dumps(py_spy.loan())) < MAX_MESSAGE - 1024
+
+
+def test_processes_without_python_or_gone_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "folder", lambda: str(tmp_path / "cache"))
+    assert tool.ask(py_spy.loan()) == {}
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
-        request = {"pids": [other.pid, 2**22 + 1], "seconds": 30, "py_spy": ladder.find_py_spy()}
-        answer = agent.ask(request)
+        answer = agent.ask({"pids": [other.pid, 2**22 + 1], "seconds": 30, **py_spy.request("")})
         assert list(answer["stacks"].values()) == [
             {"why": "it isn't a Python process"},
             {"why": "it has ended"},
@@ -89,8 +103,10 @@ def test_processes_without_python_or_gone_are_told_apart() -> None:
     ],
 )
 def test_a_worker_server_is_preferred_to_py_spy_while_it_answers(
-    answer: str, by: str, place: str, tmp_path: Path
+    answer: str, by: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tool, "folder", lambda: str(tmp_path / "cache"))
+    tool.ask(py_spy.loan())
     state = tmp_path / "state.json"
     state.write_text(json.dumps({"dump_traceback": answer}))
     command = [sys.executable, worker_server.__file__, "--state", str(state)]
@@ -98,8 +114,7 @@ def test_a_worker_server_is_preferred_to_py_spy_while_it_answers(
         try:
             assert process.stdout is not None
             assert process.stdout.readline()
-            request = {"pids": [process.pid], "seconds": 30, "py_spy": ladder.find_py_spy()}
-            asked = agent.ask(request)
+            asked = agent.ask({"pids": [process.pid], "seconds": 30, **py_spy.request("")})
         finally:
             process.kill()
     found = asked["stacks"][str(process.pid)]

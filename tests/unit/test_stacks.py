@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gswarm_agent.asking import stacks as agent
+from gswarm_agent.asking import tool
 from gswarm_tui.asking import stacks
 from gswarm_tui.asking.verdict import MOVED, RankProcess, Verdict
 
@@ -122,11 +126,17 @@ Thread 0x00007fa758a48b80 (most recent call first):
   File "/e/torch/distributed/distributed_c10d.py", line 6371 in barrier
   File "/e/rank.py", line 35 in <module>
 """
+PROFILER = """Stack dump for PID 12, thread 140735 (main thread, has GIL, on CPU; most recent call last):
+  File "/e/rank.py", line 35, in <module>
+    barrier()
+  File "/e/torch/distributed/distributed_c10d.py", line 6371, in barrier
+"""
 
 
-def test_dumps_in_text_are_read() -> None:
+@pytest.mark.parametrize("text", [FAULTHANDLER, PROFILER])
+def test_dumps_in_text_are_read(text: str) -> None:
     frames = ["barrier (/e/torch/distributed/distributed_c10d.py:6371)", "<module> (/e/rank.py:35)"]
-    assert agent.parse_text(FAULTHANDLER) == frames
+    assert agent.parse_text(text) == frames
 
 
 @pytest.mark.parametrize(
@@ -168,8 +178,19 @@ def test_a_program_that_others_can_change_is_not_run(tmp_path: Path) -> None:
     program.chmod(0o777)
     answer = agent.ask({"seconds": 30, "pids": [os.getpid()], "py_spy": str(program)})
     assert answer["stacks"][str(os.getpid())]["why"].endswith(f"others can change {program}")
-    for path, said in (("", "the recorder has no py-spy"), ("/no/py-spy", "/no/py-spy can't be used")):
-        answer = agent.ask({"seconds": 30, "pids": [os.getpid()], "py_spy": path})
-        why = answer["stacks"][str(os.getpid())]["why"]
-        assert why.startswith(said)
-        assert why.endswith("or set py_spy in the config file")
+    answer = agent.ask({"seconds": 30, "pids": [os.getpid()], "digest": "00", "machine": "vax"})
+    assert answer["stacks"][str(os.getpid())]["why"].startswith("the recorder's py-spy is for vax")
+
+
+def test_a_program_is_kept_once_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "cache"
+    monkeypatch.setattr(tool, "folder", lambda: str(place))
+    digest = hashlib.sha256(b"program").hexdigest()
+    for content in (b"other", b"program"):
+        data = base64.b64encode(zlib.compress(content)).decode()
+        answer = tool.ask({"digest": digest, "data": data})
+        assert answer == ({} if content == b"program" else {"why": "py-spy arrived damaged"})
+    kept = Path(tool.kept(digest))
+    assert (kept.stat().st_mode & 0o777, list(place.iterdir())) == (0o700, [kept])
+    place.chmod(0o755)
+    assert tool.kept(digest) == ""

@@ -1,4 +1,4 @@
-"""Stacks of this node's ranks: by PyTorch's worker server, or py-spy.
+"""Stacks of this node's ranks: by PyTorch's worker server, py-spy, or the profiler of Python 3.15.
 
 A thread looks at each rank, so that one that hangs in the kernel delays no other.
 """
@@ -14,6 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+from gswarm_agent.asking import tool
 from gswarm_agent.asking.worker_server import NoAnswerError, find_port, post
 from gswarm_agent.probes.procfs import parse_process_stat, parse_process_uid, read_start
 
@@ -30,7 +31,6 @@ EVERY_S = 0.2
 _AT_ONCE = 16
 _SERVER_S, _MOST_TEXT = 1.0, 1 << 20
 _SERVER = "or call torch.distributed.debug.start_debug_server() in the job (PyTorch 2.10 and later)"
-_INSTALL = "install gswarm-tui[stacks] in a folder that all nodes share, or set py_spy in the config file"
 _YAMA = {
     "1": "lets only its parent read it: have root set 0, call prctl(PR_SET_PTRACER, -1) in the job",
     "2": "lets only root read it: have root set 0",
@@ -41,11 +41,21 @@ _YAMA = {
 def ask(request: Dict[str, Any]) -> Dict[str, Any]:
     """Return the stacks of the main threads of ``pids``, by pid, or why there are none.
 
-    ``py_spy`` is the path of a program here. Each rank is looked at several times within ``again_s``;
-    ``looks`` has its stack each time.
+    ``py_spy`` is the path of a program here; else the recorder's own has the SHA-256 ``digest`` and is for
+    ``machine``, and the answer ``{"need": digest}`` requests it. Each rank is looked at several times within
+    ``again_s``; ``looks`` has its stack each time.
     """
-    program = request.get("py_spy", "")
-    why = _why_unsafe(program) if program else f"the recorder has no py-spy: {_INSTALL}"
+    program, digest, why = request.get("py_spy", ""), request.get("digest", ""), ""
+    if program:
+        why = _why_unsafe(program)
+    elif not digest:
+        why = "py-spy is missing: install gswarm-tui[stacks] for the recorder, or set py_spy in its config"
+    elif request["machine"] != os.uname().machine:
+        why = (
+            f"the recorder's py-spy is for {request['machine']}: set py_spy in its config file for this node"
+        )
+    elif not (program := tool.kept(digest)):
+        return {"need": digest}
     again_s, ends_at = float(request.get("again_s", 0)), time.monotonic() + float(request["seconds"])
 
     def look(pid: int) -> Dict[str, Any]:
@@ -65,12 +75,12 @@ def _why_unsafe(program: str) -> str:
     try:
         status = os.stat(real)  # noqa: PTH116
     except OSError as error:
-        return f"{program} can't be used: {error.strerror}: {_INSTALL}"
+        return f"py_spy is {program}, which can't be used: {error.strerror}"
     is_shared = status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022
     while not is_shared and real != "/":
         real = os.path.dirname(real)  # noqa: PTH120
         is_shared = os.stat(real).st_mode & 0o1002 == 0o002  # noqa: PTH116  # open to all, and not sticky
-    return f"{program} isn't run, because others can change {real}" if is_shared else ""
+    return f"py_spy is {program}, which isn't run, because others can change {real}" if is_shared else ""
 
 
 def _look(pid: int, readers: Dict[str, Read], again_s: float, ends_at: float) -> Dict[str, Any]:
@@ -97,8 +107,13 @@ def _look(pid: int, readers: Dict[str, Read], again_s: float, ends_at: float) ->
 def _readers(pid: int, program: str, why: str) -> Dict[str, Read]:
     """Return the ways to read a process, in the order in which they are tried."""
     readers: Dict[str, Read] = {}
-    if not os.path.exists(f"/proc/{pid}"):  # noqa: PTH110
-        raise NoAnswerError("it has ended")
+    python = ""
+    try:
+        python = os.readlink(f"/proc/{pid}/exe")  # noqa: PTH115
+    except PermissionError:
+        pass  # py-spy says why
+    except OSError:
+        raise NoAnswerError("it has ended") from None
     with suppress(NoAnswerError):
         environ = read_start(f"/proc/{pid}/environ", 1 << 20).decode("utf-8", "replace").split("\0")
         port = find_port(pid, dict(one.partition("=")[::2] for one in environ), _SERVER_S)
@@ -106,6 +121,8 @@ def _readers(pid: int, program: str, why: str) -> Dict[str, Read]:
             readers["worker server"] = functools.partial(_by_worker_server, port)
     if not why:
         readers["py-spy"] = functools.partial(_by_py_spy, program)
+    if re.search(r"/python3\.(1[5-9]|[2-9]\d)\w?$", python):
+        readers["profiling.sampling"] = functools.partial(_by_profiler, python)
     if not readers:
         raise NoAnswerError(why)
     return readers
@@ -133,18 +150,28 @@ def _by_worker_server(port: int, _pid: int, seconds: float) -> List[str]:
 def _by_py_spy(program: str, pid: int, seconds: float) -> List[str]:
     threads = json.loads(_run([program, "dump", "--json", "--pid", str(pid)], pid, seconds))
     (frames,) = (one["frames"] for one in threads if one["os_thread_id"] == pid)
-    # The worker server doesn't print a function's class, and all ranks have to look alike.
+    # The others don't print a function's class, and all ranks have to look alike.
     return [f"{each['name'].rpartition('.')[2]} ({each['filename']}:{each['line']})" for each in frames]
 
 
-_HEAD = re.compile(r"^(?:Current thread|Thread)\b.*\(most recent call first\):$", re.MULTILINE)
-_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+def _by_profiler(python: str, pid: int, seconds: float) -> List[str]:
+    """Read by the sampling profiler, which needs the process's own version of Python."""
+    return parse_text(_run([python, "-I", "-m", "profiling.sampling", "dump", str(pid)], pid, seconds))
+
+
+_HEAD = re.compile(
+    r"^ ?(?:Current thread|Thread|Stack dump)\b.*\bmost recent call (first|last)\):$", re.MULTILINE
+)
+_FRAME = re.compile(r'^  File "(.*)", line (\d+),? in (.*)$', re.MULTILINE)
 
 
 def parse_text(text: str) -> List[str]:
-    """Return the main thread's frames of a dump by faulthandler, where it is the last thread."""
-    _, *threads = _HEAD.split(text)
-    return [f"{name} ({file}:{line})" for file, line, name in _FRAME.findall(threads[-1])]
+    """Return the main thread's frames of a dump by faulthandler, where it is the last, or by the profiler."""
+    heads = list(_HEAD.finditer(text))
+    main = next((head for head in heads if "main thread" in head[0]), heads[-1])
+    part = _HEAD.split(text[main.end() :], maxsplit=1)[0]
+    frames = [f"{name} ({file}:{line})" for file, line, name in _FRAME.findall(part)]
+    return frames if main[1] == "first" else frames[::-1]
 
 
 def why_refused(stderr: str, pid: int, proc: str = "/proc") -> str:

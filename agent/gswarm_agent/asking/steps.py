@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-RANKS, RAS, FLIGHT_RECORDER, STACKS = STEPS = ("ranks", "ras", "flight_recorder", "stacks")
+RANKS, RAS, FLIGHT_RECORDER, STACKS, TOOL = STEPS = ("ranks", "ras", "flight_recorder", "stacks", "tool")
 _MEMORY = 1 << 30
 """Bytes of address space: an answer that unpacks to more ends the step, not the node's memory."""
 _PR_SET_PDEATHSIG = 1
