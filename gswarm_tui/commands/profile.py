@@ -20,6 +20,7 @@ from gswarm_tui.printing.progress import Progress
 from gswarm_tui.profiling.importing import import_report
 from gswarm_tui.profiling.login_node import profile_there, read_arguments, serve_profile
 from gswarm_tui.profiling.profile_run import ProfileResult, command_line, node_and_rank, run_profile
+from gswarm_tui.profiling.shims import run_shim, write_shims
 from gswarm_tui.profiling.slurm_commands import until_signal
 from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.slurm.jobs import Job
@@ -41,6 +42,14 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         options = parse_profile(read_arguments(), environ)
         served = serve_profile(options, token, _Sessions(options, environ).running)
         return until_signal(served, GIVEN_BACK if options.job is None else CONTINUES.format(options.job))
+    if options.shim is not None and options.shims is not None:
+        words, setup = [options.shim, *options.command], options.run.setup or ""
+        shim = run_shim(words, options.shims, options.salloc, setup)
+        return until_signal(shim, GIVEN_BACK)
+    if options.shims is not None:
+        for path in write_shims(options.shims):
+            print(path)
+        return 0
     if options.imports and options.db is not None and options.db.exists() and not is_database(options.db):
         raise UserError(f"--db: {printable(str(options.db))} isn't a recording; name another file.")
     if not (options.allocates or options.run.jump or options.job):

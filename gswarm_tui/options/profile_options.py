@@ -26,7 +26,8 @@ class ProfileOptions(NamedTuple):
     ``job`` is a running job, None for an allocation with the options ``salloc``, and ``allocates`` is whether
     a flag asks for one. ``ranks`` is empty for all, ``ntasks`` None to let Slurm decide, and ``duration_s``
     and ``delay_s`` are None for the whole run.
-    ``relay`` is the token of the program that started this one on a login node.
+    ``shims`` is the folder for shims, and ``shim`` the tool as which a shim calls this program. ``relay`` is
+    the token of the program that started this one on a login node.
     ``db`` is None for the running recording or a new one; without ``imports`` the reports stay files.
     """
 
@@ -43,6 +44,8 @@ class ProfileOptions(NamedTuple):
     output: Path
     db: Path | None
     imports: bool
+    shims: Path | None
+    shim: str | None
     relay: str | None
     command: tuple[str, ...]
 
@@ -54,7 +57,8 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
     """
     own, command = split_command(argv)
     given = _parser().read(own)
-    if not command and given.relay is None:
+    shims = None if given.shims is None else Path(given.shims).expanduser()
+    if not command and shims is None and given.relay is None:
         raise UsageError("no command to profile; write it after --: gswarm-tui profile -- python train.py.")
     options = parse(given_flags(given, _RUN), environ)
     asked = [key for key in (*ALLOCATION_KEYS, "nodes") if getattr(given, key) is not None]
@@ -62,6 +66,8 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
         raise UsageError(f"--{asked[0]} applies to an allocation of its own; remove it, or --job.")
     if given.tool == "ncu" and (given.duration or given.delay):
         raise UsageError("--duration and --delay apply to nsys; limit ncu with --tool-options '-c 20'.")
+    if given.shim and not environ.get("GSWARM_TUI_PARTITION"):
+        given.partition = given.partition or environ.get("PARTITION")
     nodes = [] if given.nodes is None else [f"--nodes={given.nodes}"]
     # Flags count before the environment, and this before the config file.
     preset = dict(options.allocation)
@@ -81,6 +87,8 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
         output=Path(given.output).expanduser(),
         db=given.db,
         imports=not given.no_import,
+        shims=shims,
+        shim=given.shim,
         relay=given.relay,
         command=tuple(command),
     )
@@ -89,7 +97,7 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
 def _parser() -> CommandParser:
     parser = CommandParser(
         "profile",
-        "[options] -- COMMAND ...",
+        "[options] -- COMMAND ...\n--shims DIR",
         "Run COMMAND under Nsight Systems or Nsight Compute: on the nodes of this allocation, in a running "
         "job, or in an allocation of its own that is given back. Reports come here and are imported. The "
         "exit status is the command's, or 128 + the number of the signal that ended this program.",
@@ -122,6 +130,8 @@ def _parser() -> CommandParser:
     add = parser.add_argument_group("results").add_argument
     add("--output", metavar="DIR", default=".", help="folder for the reports (default: this one)")
     add("--no-import", action="store_true", help="leave the reports as files")
+    add("--shims", metavar="DIR", help="write executables nsys and ncu for a GUI's toolkit path")
+    add("--shim", choices=TOOLS, help=argparse.SUPPRESS)
     add("--relay", help=argparse.SUPPRESS)
     add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
     return parser

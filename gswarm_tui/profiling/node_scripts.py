@@ -34,9 +34,9 @@ trap 'PATH=$path; rm -rf "$tmp"' EXIT
 IFS= read -r setup
 eval "$(printf %s "$setup" | base64 -d)" </dev/null >"$tmp/setup" 2>&1; status=$?; set +eu
 [ $status = 0 ] || fail "the setup failed with exit status $status: $(PATH=$path; tail -n1 "$tmp/setup")"
-command -v "${tool[0]}" >/dev/null ||
+[ $count = 0 ] || command -v "${tool[0]}" >/dev/null ||
 fail "there is no ${tool[0]} on its PATH; load its module with --setup 'module load ...'."
-[ -d "$folder" ] ||
+[ $count = 0 ] || [ -d "$folder" ] ||
 fail "there is no folder $folder; name one that the nodes share with --output."
 stop() { trap '' TERM INT HUP; exec 2>/dev/null; end_marked TERM "$mark"
 for try in 1 2 3 4 5 6 7 8 9 10; do kill -0 $main 2>/dev/null || break; sleep 0.2; done; kill_marked; }

@@ -151,6 +151,34 @@ def test_profile_in_a_running_job_is_a_session_and_leaves_the_job(cluster: Clust
     nothing_is_left(cluster)
 
 
+def test_shims_run_the_real_tools_for_a_gui(cluster: Cluster, folder: Path) -> None:
+    tools = folder / "tools"
+    assert profile(cluster, folder, f"--shims={tools}").stdout == f"{tools}/nsys\n{tools}/ncu\n"
+    env = user_env(cluster) | {"PARTITION": "main", MARK: str(cluster.root)}
+    link = "/tmp/nvvp_root"
+    options = "profile -t nvtx -s none --cpuctxsw=none"
+    gui = f"""
+        {tools}/ncu --version
+        {tools}/nsys {options} -o {link}/timeline {sys.executable} {folder}/ranks.py a 'b  c'
+        echo status $?
+        squeue --noheader
+        PARTITION=nosuch {tools}/nsys --version
+        GSWARM_TUI_SETUP='module load nosuch/1' {tools}/nsys --version
+    """
+    done = subprocess.run(
+        ["bash", "-c", gui], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    said = done.stdout.splitlines()
+    assert said[0] == "NVIDIA (R) Nsight Compute Command Line Profiler", done.stderr
+    assert "None ['a', 'b  c']" in said
+    assert said[-1] == "status 5", "a job is left, or something but the tool's output was printed"
+    assert "Slurm denied the allocation: " in done.stderr
+    assert "the setup failed with exit status 1: ERROR: " in done.stderr
+    assert (tools / "results" / "timeline.nsys-rep").stat().st_size > 10_000
+    Path(link).unlink()
+    nothing_is_left(cluster)
+
+
 @again_if_nsys_crashes
 def test_problems_are_printed_in_a_sentence(cluster: Cluster, folder: Path) -> None:
     one = ["--gres=gpu:1", "--salloc=-w gpu02"]

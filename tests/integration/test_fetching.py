@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import resource
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from gswarm_tui.options.profile_options import parse_profile
 from gswarm_tui.profiling import slurm_commands
 from gswarm_tui.profiling.login_node import profile_there, receive
 from gswarm_tui.profiling.profile_run import is_of_step
+from gswarm_tui.profiling.shims import write_shims
 from gswarm_tui.profiling.slurm_commands import ProfileError, kept
 
 NAME = "gpu01-rank3-job7.nsys-rep"
@@ -112,3 +114,15 @@ async def test_a_command_that_ignores_sigterm_and_prints_without_end_is_killed(
     async with asyncio.timeout(20), kept(["sh", "-c", "trap '' TERM; yes"], grace_s=0) as command:
         await command.read()
     assert await command.wait() == -9
+
+
+def test_shims_refuse_a_folder_of_others_or_in_which_others_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_shims(tmp_path / "own")
+    (tmp_path / "own").chmod(0o777)
+    with pytest.raises(ProfileError, match="others can write there"):
+        write_shims(tmp_path / "own")
+    monkeypatch.setattr(os, "geteuid", lambda: 1 + (tmp_path / "own").stat().st_uid)
+    with pytest.raises(ProfileError, match="belongs to another user"):
+        write_shims(tmp_path / "own")

@@ -61,3 +61,12 @@ def test_mistakes_on_the_command_line_get_one_sentence(words: list[str], message
 def test_ranks_and_times_are_read() -> None:
     options = parsed("--ranks=0,5-7", "--delay=1.5", "--duration=2m", "--", "x")
     assert (options.ranks, options.delay_s, options.duration_s) == ((0, 5, 6, 7), 1.5, 120.0)
+
+
+def test_a_shim_passes_no_words_on_and_takes_the_partition_of_the_environment() -> None:
+    call = ["--shim=nsys", "--shims=/tools", "--"]
+    assert parse_profile(call, {"PARTITION": "short"}).salloc == ("--partition=short",)
+    both = {"PARTITION": "short", "GSWARM_TUI_PARTITION": "gpu"}
+    options = parse_profile(call, both)
+    assert options.salloc == ("--partition=gpu",)
+    assert (options.shim, options.command) == ("nsys", ())
