@@ -70,6 +70,7 @@ class Asking:
         self, hub: Hub, steps: Callable[[], Sequence[Step]], numbers: Iterator[int], job: Mapping[str, str]
     ) -> None:
         self.hub, self._job = hub, job
+        self.force = False
         self._build_steps, self._numbers = steps, numbers
         self._answers: dict[str, _Answer] = {}
         self._running: asyncio.Task[None] | None = None
@@ -86,7 +87,7 @@ class Asking:
     def _steps(self) -> dict[str, Step]:
         return {step.name: step for step in self._build_steps()}
 
-    def start(self, steps: Sequence[str]) -> dict[str, Any]:
+    def start(self, steps: Sequence[str], *, force: bool) -> dict[str, Any]:
         """Ask by these steps, all without any, in the ladder's order; return the state. Raises AskError."""
         if self._running is not None and not self._running.done():
             raise AskError("the job is being asked already; wait for its answer")
@@ -96,7 +97,7 @@ class Asking:
             )
         if not any(link.is_live for link in self.hub.links.values()):
             raise AskError("no node is connected")
-        self._token, self._error = secrets.token_hex(4), ""
+        self._token, self.force, self._error = secrets.token_hex(4), force, ""
         self._ranks, self._verdicts = [], {}
         self._states = {name: WAITING for name in self._steps if not steps or name in steps}
         self._running = asyncio.get_running_loop().create_task(self._run())

@@ -34,7 +34,7 @@ def build_steps(tracing: Tracing, query: Query, py_spy_path: str = "") -> tuple[
             return Verdict(RAS, "no rank has loaded NCCL")
         first, verdict = speakers[0], Verdict(RAS, "")
         reports: list[str] = []
-        if why := ras.why_not(first.nccl):
+        if why := ras.why_not(first.nccl, force=asking.force):
             return Verdict(RAS, why)
         request = {"address": first.ras, "seconds": RAS_S}
         while len(reports) < 2 and not verdict.decided:

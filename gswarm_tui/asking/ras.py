@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from gswarm_tui.asking.verdict import MALFORMED, MOVED, NAMED, RankProcess, Verdict, whole
@@ -29,6 +29,20 @@ _SURE = {
 """Clauses on ranks by their state, the worst first."""
 _RUNS, _REMOTE = (0, 7), 6
 """Results of NCCL: of a rank without an error, and of one that got the error of another."""
+# NCCL up to 2.28.9 omits the comma after this field of a missing rank.
+_NO_COMMA = re.compile(r'("nvml_dev": -?\d+)(\s+"status")')
+_GROUP = re.compile(r"^ *(\d{1,9}) +\d+ +\d+ +[\d-]+ +(\d{1,9}) +\d+ +[A-Z]+ +[A-Z,]+$", re.MULTILINE)
+_SECTION = re.compile(r"^#(\d+)-\d+ \(([0-9a-f]{1,16})\) ([A-Z]+)\n((?:(?:  .*)?\n)*)", re.MULTILINE)
+_PROCESS = re.compile(r"^  Process (\d{1,9}) on node (\S+) managing ", re.MULTILINE)
+_FUNCTION = re.compile(r"  Communicator ranks have different (\w{1,20})")
+_RANKS = re.compile(
+    r"  (?:Rank (\d{1,9})|(\d{1,9}) ranks)(?: (?:has|have|reported) (.{1,60}?))?"
+    r"(?: -- GPU (?:\d+ \(NVML )?\d{1,4}\)? managed by process (\d{1,9}) on node (\S{1,64}))?"
+)
+_COUNT = re.compile(r"up to operation (\d{1,20})|not launched any")
+_UNNAMED = RankProcess("", 0, None)
+"""All members of a communicator that a text report doesn't name."""
+_Join = Callable[[str, int], RankProcess]
 
 
 @dataclass
@@ -42,14 +56,14 @@ class _Member:
 
 @dataclass
 class _Communicator:
-    """A communicator and its members."""
+    """A communicator; ``members`` are by rank, and text reports name only those that differ."""
 
     name: str
     size: int
-    members: list[_Member] = field(default_factory=list)
+    members: dict[int, _Member] = field(default_factory=dict)
 
     def counts(self) -> dict[RankProcess, Counter[str]]:
-        return {one.process: one.counts for one in self.members if one.counts}
+        return {one.process: one.counts for one in self.members.values() if one.counts}
 
     def behind(self) -> set[RankProcess]:
         """Return the processes that launched fewer collectives than others."""
@@ -63,17 +77,17 @@ class _Communicator:
         for function in sorted(set().union(*counts)):
             low, high = (edge(one[function] for one in counts) for edge in (min, max))
             words += [f"{function} {low:,}" + (f" to {high:,}" if high > low else "")] if high else []
-        states = Counter(one.state for one in self.members if one.state)
+        states = Counter(one.state for one in self.members.values() if one.state)
         return ", ".join([*words, *(f"{number:,} {state}" for state, number in states.items())])
 
 
 _Communicators = dict[str, _Communicator]
 
 
-def why_not(nccl: str) -> str:
+def why_not(nccl: str, *, force: bool) -> str:
     """Return why RAS of this version of NCCL isn't asked, empty if it is."""
     version = re.match(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", nccl)
-    if version and tuple(map(int, version.groups())) >= SAFE:
+    if force or (version and tuple(map(int, version.groups())) >= SAFE):
         return ""
     which = f"the job has NCCL {version[0]}" if version else "the job's version of NCCL is unknown"
     return f"{which}; before 2.29.2, RAS could corrupt a job that it is asked about (NCCL issue 1762)"
@@ -95,7 +109,7 @@ def judge(first: str, second: str | None, ranks: Sequence[RankProcess]) -> Verdi
     if len(now) > _MOST_LISTED:
         lines.append(f"{len(now) - _MOST_LISTED:,} more communicators")
     verdict = Verdict(STEP, "NCCL RAS reports no communicator", lines=tuple(lines))
-    members = [member for one in now.values() for member in one.members]
+    members = [member for one in now.values() for member in one.members.values()]
     for state, clause in _SURE.items():
         if found := {member.process for member in members if member.state == state}:
             return _decide(verdict, clause.format(_names(found)), found, Evidence("NCCL state", state))
@@ -131,7 +145,7 @@ def _judge_late(
             waiting |= {process for process, count in counts.items() if count.total() > fewest}
     late = set().union(*stuck.values())
     # A rank that is behind in one communicator because it waits in another isn't at fault.
-    if not (culprits := late - waiting):
+    if not (culprits := late - waiting - {_UNNAMED}):
         return None
     key = max((key for key in stuck if stuck[key] & culprits), key=lambda key: now[key].size)
     few, counts = _sorted(culprits & stuck[key]), now[key].counts()
@@ -181,8 +195,12 @@ def _parse(report: str, ranks: Sequence[RankProcess]) -> _Communicators:
         gone = RankProcess(nodes.get(host, ""), pid, None, addresses=(printable(host[:64]),))
         return known.get((host, pid), gone)
 
+    return _parse_json(report, join) if report.lstrip().startswith("{") else _parse_text(report, join, ranks)
+
+
+def _parse_json(report: str, join: _Join) -> _Communicators:
     found = {}
-    for one in json.loads(report)["communicators"]:
+    for one in json.loads(_NO_COMMA.sub(r"\1,\2", report))["communicators"]:
         name = printable(f"{one['hash']:.20}")
         communicator = _Communicator(name, whole(one["size"]))
         found[f"{name} {one['secondary_hash']:.50}"] = communicator
@@ -196,5 +214,60 @@ def _parse(report: str, ranks: Sequence[RankProcess]) -> _Communicators:
                 for function, count in member["collective_counts"].items():
                     counts[printable(function[:20])] = whole(count)
             process = join(f"{member['host']:s}", whole(member["pid"]))
-            communicator.members.append(_Member(process, state, counts))
+            communicator.members[whole(member["rank"])] = _Member(process, state, counts)
     return found
+
+
+def _parse_text(report: str, join: _Join, ranks: Sequence[RankProcess]) -> _Communicators:
+    """Return the communicators of a verbose text report, with the members that it names."""
+    if "\nWarnings\n" not in report:
+        raise ValueError("cut short")
+    found = {f"#{group}": _Communicator(f"#{group}", int(size)) for group, size in _GROUP.findall(report)}
+    listed = report.partition("\nDEAD\n")[2].partition("\n\n")[0]
+    dead = {join(host, int(pid)) for pid, host in _PROCESS.findall(listed)}
+    for group, name, kind, body in _SECTION.findall(report):
+        one = found.setdefault(name, _Communicator(name, found[f"#{group}"].size))
+        function = words = ""
+        unnamed: dict[str, Counter[int]] = {}
+        for line in body.split("\n"):
+            if match := _FUNCTION.match(line):
+                function = match[1]
+            if not (match := _RANKS.fullmatch(line[:300])):
+                continue
+            rank, number, own, pid, host = match.groups()
+            words = own or words
+            count = _COUNT.search(words)
+            value = int(count[1] or 0) if count else 0
+            groups = unnamed.setdefault(function, Counter())
+            if number and count:
+                groups[value] += int(number)
+            elif host:
+                process = join(host, int(pid))
+                member = one.members.setdefault(int(rank), _Member(process))
+                if kind == "INCOMPLETE":
+                    member.state = _DEAD if process in dead else _SILENT
+                elif kind == "ERROR":
+                    member.state = _HEARD if words == "Remote process error" else _FAILED
+                elif count:
+                    member.counts[function] = value
+                    groups[value] -= not own
+        if kind == "MISMATCH":
+            # A communicator of all ranks is among the first.
+            whole_job = one.size == len(ranks) and len(found) < _MOST_LISTED
+            _add_unnamed(one, unnamed, ranks if whole_job else ())
+    return found
+
+
+def _add_unnamed(one: _Communicator, unnamed: dict[str, Counter[int]], ranks: Sequence[RankProcess]) -> None:
+    """Add the members that the report doesn't name, which are others of ``ranks``, and what they launched."""
+    named = {member.process for member in one.members.values()}
+    others = [rank for rank in ranks if rank not in named] or [_UNNAMED]
+    one.members |= {-1 - at: _Member(process) for at, process in enumerate(others)}
+    for function, groups in unnamed.items():
+        values = [value for value, number in groups.items() if number > 0]
+        for member in one.members.values():
+            if len(values) > 1:
+                # Two groups have half of the ranks each, and the report names neither.
+                member.counts.pop(function, None)
+            elif values and member.state not in (_DEAD, _SILENT):
+                member.counts.setdefault(function, values[0])

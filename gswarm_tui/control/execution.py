@@ -74,7 +74,7 @@ class Executor:
                 self._require_recording("the job isn't asked")
                 if self._asking is None:
                     raise IntentError("simulated nodes have no processes to ask")
-                return self._asking.start(tuple(map(str, intent.steps)))
+                return self._asking.start(tuple(map(str, intent.steps)), force=intent.force is True)
             case intents.StopRecording():
                 return {"ending": True}
             case intents.Detach():

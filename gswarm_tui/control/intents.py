@@ -203,10 +203,14 @@ class CancelTrace(Intent):
 
 @dataclass(frozen=True)
 class AskJob(Intent):
-    """Ask the job which rank is behind, by these steps, all without any."""
+    """Ask the job which rank is behind, by these steps, all without any.
+
+    With ``force``, also where a step could harm the job.
+    """
 
     want = "ask_job"
     steps: tuple[str, ...] = ()
+    force: bool = False
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ _RECORDED = (LIVE, PAST)
 
 _CHANGES = (
     "start_session stop_session undo_stop rename note mark write_files sample_every switch_metrics trace "
-    "save_screen dismiss_finding ask_job ask_steps"
+    "save_screen dismiss_finding ask_job ask_steps force_step"
 )
 _CHANGING = frozenset(_CHANGES.split())
 
@@ -222,6 +222,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("ask_steps('')", ("a",), "Ask again, step by step", RECORDING, (ASK,), 9, "again", modes=(LIVE,)),
     *(Action(f"ask_steps('{number}')", (number,), f"Ask by step {number} only", RECORDING, (ASK,),
              9 if number == "1" else 0, "one step", "1-5", (LIVE,), palette=False) for number in "12345"),
+    Action("force_step", ("F",), "Ask NCCL before 2.29.2, too", RECORDING, (ASK,), 9, "force",
+           modes=(LIVE,)),
     Action("write_files", ("P",), "Plot session and write report", RECORDING, (SESSIONS, SESSION), 59, "plot",
            words="export pdf html save figure"),
     # Program

@@ -40,7 +40,7 @@ class Ladder:
 
     def __init__(self, made: Scene) -> None:
         self.verdicts = {name: asyncio.Queue[Verdict]() for name in COSTS}
-        self.asked = 0
+        self.forced: list[bool] = []
         ranks = {
             name: [{"pid": 8 * at + gpu, "rank": 8 * at + gpu} for gpu in range(8)]
             for at, name in enumerate(made.names)
@@ -51,8 +51,8 @@ class Ladder:
         made.client.asking = Asking(made.hub, lambda: steps, itertools.count(1), {})
 
     def _ask(self, name: str) -> Callable[[Asking, Sequence[RankProcess]], Any]:
-        async def ask(_asking: Asking, _ranks: Sequence[RankProcess]) -> Verdict:
-            self.asked += 1
+        async def ask(asking: Asking, _ranks: Sequence[RankProcess]) -> Verdict:
+            self.forced.append(asking.force)
             return await self.verdicts[name].get()
 
         return ask
@@ -73,7 +73,7 @@ async def test_the_job_is_asked_only_on_request_and_the_answer_leads_to_the_gpu(
         await pilot.press("A")
         await shows(app, pilot, "Nothing has been asked yet.")
         matches_picture(app, f"ask-{size[0]}x{size[1]}")
-        assert not ladder.asked
+        assert not ladder.forced
         await pilot.press("enter")
         await shows(app, pilot, "the process table         asking")
         ladder.see("processes", "32 ranks found, and each process runs")
@@ -93,7 +93,7 @@ async def test_the_job_is_asked_only_on_request_and_the_answer_leads_to_the_gpu(
         await shows(app, pilot, " gpu01:5 · rank 5  ● live")
 
 
-async def test_one_step_is_asked_alone() -> None:
+async def test_one_step_is_asked_alone_and_older_nccl_once_that_is_confirmed() -> None:
     made = scene(1, 8, 5).recording()
     ladder, app = Ladder(made), app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -103,7 +103,12 @@ async def test_one_step_is_asked_alone() -> None:
         ladder.see("ras", "NCCL 2.27.3; before 2.29.2, RAS could corrupt a job that it is asked about")
         await shows(app, pilot, "cannot tell which rank is behind")
         assert line_with(app, " 4  stacks").endswith("not asked")
-    assert ladder.asked == 1
+        await pilot.press("F")
+        await shows(app, pilot, "could corrupt a running job")
+        await pilot.press("y")
+        ladder.see("ras", "all 8 ranks have launched 7 AllReduces")
+        await shows(app, pilot, "launched 7 AllReduces")
+    assert ladder.forced == [False, True]
 
 
 async def test_without_a_job_to_ask_the_key_says_so_in_one_sentence() -> None:

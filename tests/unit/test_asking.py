@@ -56,7 +56,7 @@ def asking_of(node: Node, *verdicts: Verdict) -> Asking:
 
 async def answer_of(asking: Asking, *steps: str) -> dict[str, Any]:
     """Ask, and return the state at the end."""
-    asking.start(steps)
+    asking.start(steps, force=False)
     async with asyncio.timeout(20):
         while asking.state()["running"]:
             await asyncio.sleep(0.01)
@@ -105,10 +105,10 @@ async def test_an_answer_that_makes_no_sense_ends_in_one_sentence(answer: bytes,
 async def test_one_request_at_a_time_and_only_known_steps() -> None:
     asking = asking_of(Node(), Verdict("ras", "-"))
     with pytest.raises(AskError, match="there is no step nvml; choose from ras"):
-        asking.start(["nvml"])
-    asking.start([])
+        asking.start(["nvml"], force=False)
+    asking.start([], force=False)
     with pytest.raises(AskError, match="being asked already"):
-        asking.start([])
+        asking.start([], force=False)
     await asking.close()
 
 

@@ -30,8 +30,10 @@ WORLD = tuple(
     )
     for rank in range(8)
 )
+BROKEN_JSON, IN_TEXT = "2.28.9", "2.27.7"
 LATE = {"counts": {"AllReduce": 1204, "Broadcast": 3}}
 FOUR, ONE = "rank 0, rank 1, rank 2, rank 3", "the other 1,205"
+VERSIONS = (IN_TEXT, BROKEN_JSON, "2.30.7")
 
 
 def member(rank: int, **changes: Any) -> dict[str, Any]:
@@ -69,10 +71,12 @@ def judged(path: Path, **state: Any) -> Verdict:
     return ras.judge(first["report"], second["report"], WORLD)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
     ("changes", "behind", "sentence"),
     [
         ({5: LATE}, [5], "rank 5 launched 1,204 AllReduces, the other 7 1,205"),
+        # NCCL names the only rank that is not late.
         (dict.fromkeys(range(7), LATE), [*range(7)], f"{FOUR} and 3 more launched 1,204 AllReduces, {ONE}"),
         ({5: {"missing": "dead"}, 1: {"missing": "unresponsive"}}, [5], "NCCL considers rank 5 dead"),
         ({1: {"missing": "unresponsive"}}, [1], "NCCL gets no answer from rank 1"),
@@ -80,10 +84,10 @@ def judged(path: Path, **state: Any) -> Verdict:
     ],
     ids=["late", "all but one late", "dead", "unresponsive", "failed"],
 )  # fmt: skip
-def test_the_rank_at_fault_is_named(
-    tmp_path: Path, changes: dict[int, dict[str, Any]], behind: list[int], sentence: str
+def test_the_rank_at_fault_is_named_in_all_forms_of_the_report(
+    tmp_path: Path, version: str, changes: dict[int, dict[str, Any]], behind: list[int], sentence: str
 ) -> None:
-    verdict = judged(tmp_path / "state", communicators=[of(changes)])
+    verdict = judged(tmp_path / "state", version=version, communicators=[of(changes)])
     assert (verdict.decided, [one.rank for one in verdict.behind], verdict.sentence) == (
         True,
         behind,
@@ -186,8 +190,11 @@ def test_the_agent_speaks_the_protocol_and_survives_addresses_of_jobs(tmp_path: 
 def test_hostile_reports_end_in_one_sentence(tmp_path: Path) -> None:
     with served(tmp_path / "state", communicators=[of(size=2)]) as server:
         in_json = ask(server)["report"]
+    with served(tmp_path / "state", version=IN_TEXT, communicators=[of(size=2)]) as server:
+        in_text = ask(server)["report"]
     reports = [
         in_json[:-9],
+        in_text[:-30],
         "",
         "{" * 10**6,
         "[" * 10**6,
@@ -201,7 +208,12 @@ def test_hostile_reports_end_in_one_sentence(tmp_path: Path) -> None:
             for new in ("NaN", "-9", "1e999", "9" * 5000, "null", '"x"', "[[]]", '{"a": 0}')
         ]
     for text in TEXTS:
-        reports += [in_json.replace(old, json.dumps(text)[1:-1]) for old in ("10.0.0.1", "AllReduce")]
+        reports += [in_json.replace("10.0.0.1", json.dumps(text)[1:-1]), in_text.replace("RUNNING", text)]
+        reports += [in_json.replace("AllReduce", json.dumps(text)[1:-1])]
+    reports += [
+        "\nWarnings\n#0-0 (a) MISMATCH\n" + "  1 ranks have " * 10**5,
+        in_text + "  Rank 1 has " + " -- GPU 1" * 10**5,
+    ]
     started = time.monotonic()
     for report in reports:
         verdict = ras.judge(report, report, WORLD)
@@ -216,7 +228,8 @@ def test_hostile_reports_end_in_one_sentence(tmp_path: Path) -> None:
     [("2.29.2", True), ("2.30.7-1", True), ("2.28.9", False), ("", False), ("\x1b[2J", False)],
 )
 def test_versions_in_which_a_request_could_corrupt_the_job_are_not_asked(nccl: str, asked: bool) -> None:
-    why = ras.why_not(nccl)
+    why = ras.why_not(nccl, force=False)
+    assert ras.why_not(nccl, force=True) == ""
     assert (why == "") == asked
     assert why.isprintable()
     assert asked or "could corrupt a job" in why

@@ -31,7 +31,7 @@ from gswarm_tui.control.intents import (
 from gswarm_tui.control.messages import LENGTH, VERSION, decode, encode
 
 EXAMPLES = [
-    AskJob(("ras", "stacks")),
+    AskJob(("ras", "stacks"), force=True),
     Detach(),
     StartSession(),
     StartSession("train", 1.8e9, "lr 1e-4"),

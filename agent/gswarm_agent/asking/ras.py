@@ -79,5 +79,6 @@ def _read_report(host: str, port: int, deadline: float, patience: float) -> Dict
             raise _NoReportError("doesn't speak the protocol of NCCL RAS")
         # RAS waits this long twice for processes that don't answer.
         _query(ras, f"TIMEOUT {max(1, int(_seconds_left(deadline) - 1) // 2)}", deadline)
+        # NCCL before 2.28.7 refuses this and reports text.
         _query(ras, "SET FORMAT json", deadline)
         return {"report": _query(ras, "VERBOSE STATUS", deadline, whole=True)}

@@ -13,6 +13,7 @@ from gswarm_tui.tui.actions import ASK, ENTER
 from gswarm_tui.tui.drawing.spans import Span, Spans, heading_rule, wrapped
 from gswarm_tui.tui.drawing.text import clean, pad, width, wrap
 from gswarm_tui.tui.screens.base import ViewerScreen
+from gswarm_tui.tui.screens.dialogs import ConfirmDialog, ask
 from gswarm_tui.tui.screens.findings import FindingScreen
 from gswarm_tui.tui.widgets.lines import Canvas
 
@@ -20,6 +21,10 @@ POLL_S = 0.3
 """Time between two looks at a request that is under way."""
 _LOOK = {"want": "asked"}
 INDENT = 4
+COULD_HARM = (
+    "NCCL before 2.29.2 has a fault: to ask it by RAS could corrupt a running job.",
+    "Ask it only if you would end the job anyway.",
+)
 _ROLES = {"asking": "accent", "decided": "good", "cannot tell": "warning"}
 """Roles of the states of a step; the others are dim."""
 
@@ -57,9 +62,9 @@ class AskScreen(ViewerScreen):
         if not self._waiting:
             self.run_worker(self._send(_LOOK))
 
-    def _start(self, *steps: str) -> None:
+    def _start(self, *steps: str, force: bool = False) -> None:
         """Ask by these steps, without any step by step."""
-        self.run_worker(self._send(AskJob(steps).message()))
+        self.run_worker(self._send(AskJob(steps, force).message()))
 
     async def _send(self, message: dict[str, Any]) -> None:
         """Send a request, and show the state in its reply."""
@@ -154,3 +159,8 @@ class AskScreen(ViewerScreen):
         steps = [one["step"] for one in self._state["steps"]]
         if int(number or 0) <= len(steps):
             self._start(*(steps[int(number) - 1 : int(number)] if number else ()))
+
+    def action_force_step(self) -> None:
+        """Ask NCCL RAS whatever NCCL's version, once that is confirmed."""
+        dialog = ConfirmDialog("ask NCCL before 2.29.2?", COULD_HARM, "ask all the same")
+        ask(self.app, dialog, lambda _: self._start("ras", force=True))
