@@ -30,6 +30,8 @@ INTERVAL_CHANGED = "interval_changed"
 """Kind of the event of a new sampling interval; its detail has ``old_ms`` and ``new_ms``."""
 METRICS_CHANGED = "metrics_changed"
 """Kind of the event of switched metric groups; its detail lists those that are on, ``old`` and ``new``."""
+DASK_TASKS = "dask tasks"
+"""Name of the marks about a Dask scheduler's tasks."""
 EVENT_KINDS = NOTE_KINDS | {
     *(ABANDONED, INTERVAL_CHANGED, LINK_LOST, METRICS_CHANGED, UNREACHABLE, WAITING, *TRIAL_KINDS),
     *("allocation", "asked", "finding", "finding_end", "fresh", "gap", "interrupted", "link_live", "profile"),

@@ -19,6 +19,7 @@ BEGIN_S = 900.0
 OTHERS = {
     "blind": JOB.with_faults(Fault(f.silent_node, BEGIN_S, node=1)),
     "checkpoint": replace(JOB, seconds=3000.0, checkpoint_every=450, checkpoint_s=60),
+    "scheduler_waits": JOB.with_faults(Fault(f.scheduler_busy, 0)),
     "slow_steps": JOB.with_faults(Fault(f.marks_steps, 0, node=1, gpu=5, strength=0.4)),
     "starting": replace(JOB, seconds=120.0, compile_s=300),
     "uneven_stages": replace(JOB, kind="pipeline"),

@@ -48,6 +48,15 @@ def marks_steps(state: State, fault: Fault) -> None:
         state.notes.append((rank // state.job.gpus, note))
 
 
+def scheduler_busy(state: State, fault: Fault) -> None:
+    """All workers of Dask wait for tasks most of the time, which the scheduler's marks say."""
+    state.input_s += 3.0
+    if state.age % 30 < state.job.tick_s:
+        names, values = ("tasks", "work_s", "idle_pct"), (90_000, max(1, state.age - fault.start), 71.5)
+        detail = json.dumps({f"dask_{name}": value for name, value in zip(names, values, strict=True)})
+        state.notes.append((0, Note("mark", INFO, "dask tasks", None, None, detail)))
+
+
 def slows(what: str = "clock", *, node: bool = False, **columns: Value) -> Act:
     """Return a fault that lowers the speed of a GPU, or of all of a node, and that shows in columns."""
 

@@ -91,6 +91,14 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.store.sql",
     },
     "gswarm_tui.analysis": {"gswarm_tui.common", "gswarm_tui.fleet", "gswarm_tui.slurm", "gswarm_tui.store"},
+    "gswarm_tui.runs": {
+        "gswarm_agent.mark",
+        "gswarm_tui.analysis",
+        "gswarm_tui.common",
+        "gswarm_tui.fleet",
+        "gswarm_tui.slurm",
+        "gswarm_tui.store",
+    },
     "gswarm_tui.playback": {"gswarm_tui.common", "gswarm_tui.fleet"},
     "gswarm_tui.playback.recorded_source": {
         "gswarm_tui.common",
@@ -208,6 +216,8 @@ ROOMS: dict[str, set[str]] = {
 HOMES: dict[str, set[str]] = {
     "argcomplete": {"gswarm_tui.commands.completion"},
     "asyncssh": {"gswarm_tui.launch.ssh"},
+    "dask_jobqueue": {"gswarm_tui.runs"},
+    "distributed": {"gswarm_tui.runs"},
     "duckdb": {"gswarm_tui.store"},
     "fastapi": {"gswarm_tui.server"},
     "prometheus_client": {"gswarm_tui.server.exposition"},
@@ -262,6 +272,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.profiling": 2_175,
     "gswarm_tui.reporting": 425,
     "gswarm_tui.run": 3_000,
+    "gswarm_tui.runs": 150,
     "gswarm_tui.server": 2_325,
     "gswarm_tui.slurm": 500,
     "gswarm_tui.store": 6_975,

@@ -44,6 +44,7 @@ FOUND = [
     ("storage_stall", JOB, Fault(faults.storage, 600), 90),
     ("input_bound", JOB, Fault(faults.input_all, 600), 270),
     ("input_bound", Job(nodes=1, gpus=1), Fault(_slow_reads, 600), 270),
+    ("scheduler_waits", JOB, Fault(faults.scheduler_busy, 600), 90),
     ("fabric", replace(JOB, kind="fsdp"), Fault(faults.congested, 800, strength=0.2), 270),
 ]
 KINDS = {kind for kind, *_ in FOUND} | {"checkpoint"}

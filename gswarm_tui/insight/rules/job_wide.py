@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_tui.common.quantities import rate
+from gswarm_tui.common.quantities import held, rate
+from gswarm_tui.fleet.events import DASK_TASKS, json_object
 from gswarm_tui.fleet.findings import FAULT, WASTE, Evidence
 from gswarm_tui.insight.ledger import BURST_MB_S, SPINS_PCT, STARVED_PCT, waits_for_input, written
 from gswarm_tui.insight.rows import Listing
@@ -30,6 +31,8 @@ FALLEN = 0.1
 """Loss of bytes from which the fabric counts as slow: packed sequences lose up to 4 % over 240 s."""
 STALLED_PCT, BLOCKED_PCT, SLOW_MOUNT_MS = 20.0, 20.0, 100.0
 """GPUs this busy starve, while tasks wait for I/O for this share of the time or mounts take this long."""
+SCHEDULER_PCT = 30.0
+"""Share of their time that threads of Dask's workers have no task, from which it is a finding."""
 MOVES_MB_S = 50.0
 """GPUs that exchange less than this don't train together."""
 DIP, CHECKPOINT_SHARE = 0.5, 0.06
@@ -207,6 +210,23 @@ def _input(window: Window) -> Iterable[Match]:
     yield matched(window, ALL, ago(window, _STATISTIC_S), words, shown, detail, lost=lost)
 
 
+def _scheduler(window: Window) -> Iterable[Match]:
+    event = next((one for one in reversed(window.events) if one.message == DASK_TASKS), None)
+    util = window.mean("util_pct", STUCK_S)[window.active]
+    if event is None or event.at < ago(window, STUCK_S) or not (util.size and util.mean() < STARVED_PCT):
+        return
+    values = json_object(event.detail)
+    idle, work_s, tasks = (values.get(f"dask_{name}") for name in ("idle_pct", "work_s", "tasks"))
+    if not isinstance(idle, int | float) or not isinstance(work_s, int | float) or not 0 < work_s < 1e6:
+        return
+    if SCHEDULER_PCT <= idle <= 100:
+        words = f"Dask's workers {idle:.0f} % without a task", evidence("dask_idle_pct", idle)
+        detail = f"{tasks:,} tasks in {held(work_s)}" if isinstance(tasks, int) else ""
+        since, lost = max(window.started_at, event.at - work_s), idle / 100 * len(util)
+        contrast = f"GPUs {_mean(util):.0f} % busy"
+        yield matched(window, ALL, since, *words, detail, contrast=contrast, lost=lost, lasts=False)
+
+
 def _trains(window: Window) -> bool:
     """Return whether the GPUs exchange bytes; without a known exchange, whether the job is past its start."""
     exchange = [(window.highest(name), window.job(name, _STATISTIC_S)) for name in ("nvlink_mb_s", "ib_mb_s")]
@@ -261,6 +281,14 @@ RULES = (
          "Ranks that wait for a shared file system feed no GPU.",
          "The job writes more than 50 MB/s, as in a checkpoint, or started less than 5 min ago.",
          "Local disks of several nodes that stall at the same time look like shared storage.", _storage),
+    Rule("scheduler_waits", "GPUs idle while Dask's scheduler hands out tasks", WASTE, ALIKE,
+         ("util_pct", "events"), "60 s",
+         "workers without a task for 30 % of the time in which tasks are unfinished, GPUs < 50 % busy",
+         "our own",
+         "Make fewer and larger tasks: larger chunks, fewer partitions, several steps in one function",
+         "The scheduler needs up to a millisecond for each task; workers that finish sooner wait for it.",
+         "The scheduler doesn't run with --preload gswarm_tui.runs.dask_marks.",
+         "Work that can't be divided, such as a last step on one worker, looks the same.", _scheduler, True),
     Rule("input_bound", "All GPUs wait for input", WASTE, ALIKE,
          ("util_pct", "cpu_busiest_pct", "cpu_iowait_pct"), "4 min",
          "all GPUs < 50 % busy, with a core ≥ 95 % in more than 5 % of the time, or tasks that wait for I/O",

@@ -1,0 +1,1 @@
+"""Many recordings as runs, and Dask."""
