@@ -16,127 +16,105 @@ from __future__ import annotations
 
 import os
 import sys
+from argparse import ArgumentParser
 
 from gswarm_agent import __version__
 
-TYPE_CHECKING = False  # that of typing takes as long to import as all that joins an agent
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Callable, Sequence
     from socket import socket
 
     from gswarm_agent.folder import Folder
     from gswarm_agent.probes.base import Probe
 
-USAGE = """usage: python -m gswarm_agent mark NAME [--value KEY=VALUE] ...
-       python -m gswarm_agent attach|stream|status|check|simulate ...   (gswarm-tui runs these)
-"""
-
-
-class OptionError(Exception):
-    """Raised for an invalid command line; the message gives the reason."""
+_LIMITS = ("linger", "memory_mib", "spool_mib")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status."""
-    arguments: list[str] = list(sys.argv[1:] if argv is None else argv)
-    if arguments == ["--version"]:
-        print(f"gswarm-agent {__version__}")
-        return 0
-    command = arguments[0] if arguments else ""
-    if command == "mark":
-        return _mark(arguments[1:])
-    if command not in _COMMANDS:
-        return _usage_error(f"unknown command {command!r}" if command else "a command is missing")
-    allowed, run = _COMMANDS[command]
-    try:
-        options = _parse(command, arguments[1:], allowed)
-        return run(options)
-    except OptionError as error:
-        return _usage_error(str(error))
+    options = _parser().parse_args(argv)
+    status: int = options.run(options)
+    return status
 
 
-def _usage_error(problem: str) -> int:
-    print(f"gswarm-agent: {problem}\n{USAGE}", end="", file=sys.stderr)
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser("gswarm-agent", description="gswarm-tui runs all commands but mark.")
+    parser.add_argument("--version", action="version", version=f"gswarm-agent {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name: str, run: Callable[[Namespace], int], *texts: str) -> ArgumentParser:
+        """Add a command, and options of it that take any text."""
+        made: ArgumentParser = commands.add_parser(name, description=run.__doc__)
+        made.set_defaults(run=run)
+        for option in texts:
+            made.add_argument(option, default="")
+        return made
+
+    attach = command("attach", _attach, "--recording", "--node", "--folder", "--simulate")
+    for name in _LIMITS:
+        attach.add_argument(f"--{name.replace('_', '-')}", type=float)
+    for flag in ("--hold", "--only-left", "--armed"):
+        attach.add_argument(flag, action="store_true")
+    command("stream", _stream, "--simulate")
+    command("status", _status, "--recording", "--folder")
+    command("check", _check)
+    command("ask", _ask, "--step")
+    command("simulate", _simulate)
+    mark = command("mark", _mark, "--folder")
+    mark.add_argument("name", metavar="NAME", help="name of the mark, in quotes if it has spaces")
+    mark.add_argument("--value", action="append", default=[], metavar="KEY=VALUE", help="number or text")
+    return parser
+
+
+def _fail(problem: str) -> int:
+    print(f"gswarm-agent: {problem}", file=sys.stderr)
     return 2
 
 
-def _parse(command: str, arguments: list[str], allowed: str) -> dict[str, str]:
-    options: dict[str, str] = {}
-    rest = list(arguments)
-    while rest:
-        name = rest.pop(0)
-        if name not in allowed.split() or (name not in _FLAGS and not rest):
-            raise OptionError(f"{command}: invalid option or missing value in {' '.join(arguments)!r}")
-        options[name] = "" if name in _FLAGS else rest.pop(0)
-    return options
+def _probe_maker(simulation: str) -> Callable[[], Probe]:
+    if simulation:
+        from gswarm_agent.simulated import SimulatedNode, parse_simulation
+
+        parsed = parse_simulation(simulation)
+        return lambda: SimulatedNode(parsed)
+    from gswarm_agent.probes.node import NodeProbe
+
+    return NodeProbe
 
 
-def _probe_maker(options: dict[str, str]) -> Callable[[], Probe]:
-    if "--simulate" not in options:
-        return _node_probe
-    from gswarm_agent.simulated import SimulatedNode, parse_simulation
-
-    simulation = parse_simulation(options["--simulate"])
-    return lambda: SimulatedNode(simulation)
-
-
-def _stream(options: dict[str, str]) -> int:
-    make_probe = _probe_maker(options)
-    limits = _limits(options)
+def _stream(options: Namespace) -> int:
     from gswarm_agent.server import stream
 
-    return stream(make_probe, **limits)
+    return stream(_probe_maker(options.simulate))
 
 
-def _attach(options: dict[str, str]) -> int:
+def _attach(options: Namespace) -> int:
     from gswarm_agent.attach import attach
+    from gswarm_agent.folder import is_plain, name_of
 
-    folder_name = _folder_name("attach", options)
-    make_probe = _probe_maker(options)
-    limits = _limits(options)
+    node = options.node or os.uname().nodename
+    if not (is_plain(options.recording) and is_plain(node)):
+        return _fail("attach needs --recording UID, with letters, digits and ._:- only, as in --node")
 
     def serve(folder: Folder, listener: socket) -> None:
         from gswarm_agent import server
 
-        probe = None if "--only-left" in options else make_probe
-        server.serve(folder, listener, probe, armed="--armed" in options, **limits)
+        probe = None if options.only_left else _probe_maker(options.simulate)
+        limits = {name: value for name in _LIMITS if (value := getattr(options, name)) is not None}
+        server.serve(folder, listener, probe, armed=options.armed, **limits)
 
-    return attach(folder_name, options.get("--folder", ""), serve, "--hold" in options)
-
-
-def _folder_name(command: str, options: dict[str, str]) -> str:
-    from gswarm_agent.folder import is_plain, name_of
-
-    recording = options.get("--recording", "")
-    node = options.get("--node", "") or os.uname().nodename
-    if not (is_plain(recording) and is_plain(node)):
-        raise OptionError(
-            f"{command} needs --recording UID, with letters, digits and ._:- only, as in --node"
-        )
-    return name_of(recording, node)
+    return attach(name_of(options.recording, node), options.folder, serve, options.hold)
 
 
-def _limits(options: dict[str, str]) -> dict[str, float]:
-    return {_LIMITS[name]: _number(name, options[name]) for name in _LIMITS if name in options}
-
-
-def _number(name: str, text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1
-    if not 0 < number < 1e9:
-        raise OptionError(f"{name} takes a number above 0, not {text!r}")
-    return number
-
-
-def _status(options: dict[str, str]) -> int:
+def _status(options: Namespace) -> int:
     from gswarm_agent.attach import status
 
-    return _print_json(status(options.get("--recording", ""), options.get("--folder", "")))
+    return _print_json(status(options.recording, options.folder))
 
 
-def _check(_options: dict[str, str]) -> int:
+def _check(_options: Namespace) -> int:
     from gswarm_agent.checks import check
 
     return _print_json(check())
@@ -152,22 +130,14 @@ def _print_json(found: object) -> int:
     return 0
 
 
-def _mark(arguments: list[str]) -> int:
-    import argparse
-
+def _mark(options: Namespace) -> int:
+    """Set a mark in each recording that has an agent of yours here."""
     from gswarm_agent.mark import MarkError, send, values_of
 
-    parser = argparse.ArgumentParser(
-        "gswarm-agent mark", description="Set a mark in each recording that has an agent of yours here."
-    )
-    parser.add_argument("name", metavar="NAME", help="name of the mark, in quotes if it has spaces")
-    parser.add_argument("--value", action="append", default=[], metavar="KEY=VALUE", help="number or text")
-    parser.add_argument("--folder", default="", help="the agents' folder (default: /var/tmp or /tmp)")
-    options = parser.parse_args(arguments)
     try:
         marked = send(options.name, values_of(options.value, os.environ), top=options.folder)
     except MarkError as error:
-        parser.error(str(error))
+        return _fail(str(error))
     for problem in marked.problems:
         print(f"gswarm-agent: {problem}", file=sys.stderr)
     if marked.recordings:
@@ -177,37 +147,16 @@ def _mark(arguments: list[str]) -> int:
     return 1 if marked.problems or not marked.recordings else 0
 
 
-def _simulate(_options: dict[str, str]) -> int:
+def _simulate(_options: Namespace) -> int:
     from gswarm_agent.simulated_host import serve
 
     return serve()
 
 
-def _ask(options: dict[str, str]) -> int:
+def _ask(options: Namespace) -> int:
     from gswarm_agent.asking.steps import run
 
-    return run(options.get("--step", ""))
-
-
-def _node_probe() -> Probe:
-    from gswarm_agent.probes.node import NodeProbe
-
-    return NodeProbe()
-
-
-_FLAGS = ("--hold", "--only-left", "--armed")
-_LIMITS = {"--linger": "linger", "--memory-mib": "memory_mib", "--spool-mib": "spool_mib"}
-_COMMANDS: dict[str, tuple[str, Callable[[dict[str, str]], int]]] = {
-    "attach": (
-        "--recording --node --linger --memory-mib --spool-mib --folder --hold --only-left --armed --simulate",
-        _attach,
-    ),
-    "stream": ("--memory-mib --simulate", _stream),
-    "status": ("--recording --folder", _status),
-    "check": ("", _check),
-    "ask": ("--step", _ask),
-    "simulate": ("", _simulate),
-}
+    return run(options.step)
 
 
 if __name__ == "__main__":
