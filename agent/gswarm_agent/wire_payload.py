@@ -48,8 +48,6 @@ MAX_TEXT = 4096
 TRACE_PART = 128 * 1024
 """Bytes of a trace that are sent at once, at most."""
 MAX_INTEGER = 2**63 - 1
-_STATES = [one.name for one in fields(Processes)].index("states")
-"""Place of the states among the columns of processes; they and the functions after them change often."""
 _MAYBE_TEXTS = frozenset({str, type(None)})
 
 
@@ -171,8 +169,6 @@ class FrameReader:
         for link in hello.links:
             read_integer(link.gpu, "hello link", 0, len(hello.gpus) - 1)
         self._hello = hello
-        self._identities: List[Any] = []
-        self._columns: Tuple[Tuple[Any, ...], ...] = ()
 
     def read(self, body: List[Any]) -> Frame:
         """Return the frame of a message's values."""
@@ -203,19 +199,17 @@ class FrameReader:
         return NamedRows(checked, _block(numbers, layout, len(checked), "listed numbers"))
 
     def _read_processes(self, value: Any) -> Processes:
-        """Read the processes; those of the frame before share their identities, which are checked once."""
-        width = len(fields(Processes))
-        *columns, numbers = read_array(value, "processes", width, width)
-        identities = columns[:_STATES] + columns[_STATES + 2 :]
-        if identities != self._identities:
-            self._columns = _identity_columns(identities, self._hello)
-            self._identities = identities
-        count = len(self._columns[0])
-        states, wchans = columns[_STATES : _STATES + 2]
-        changing = _texts(states, count, "process state"), _texts(wchans, count, "process wchan")
-        block = _block(numbers, TABLES.processes, count, "process numbers")
-        both: Tuple[Any, ...] = (*self._columns[:_STATES], *changing, *self._columns[_STATES:], block)
-        return Processes(*both)
+        *kinds, _ = fields(Processes)
+        *columns, numbers = read_array(value, "processes", len(kinds) + 1, len(kinds) + 1)
+        gpus = _tuple(read_integer, MAX_PROCESSES, columns[0], "process gpu")
+        if gpus and max(gpus) >= len(self._hello.gpus):
+            raise malformed("process gpu")
+        checked: List[Any] = [
+            _COLUMN_CHECKS[str(kind.type)](column, len(gpus), f"process {kind.name}")
+            for kind, column in zip(kinds, columns)
+        ]
+        checked.append(_block(numbers, TABLES.processes, len(gpus), "process numbers"))
+        return Processes(*checked)
 
 
 def _block(value: Any, layout: BlockLayout, count: int, what: str) -> Block:
@@ -225,25 +219,10 @@ def _block(value: Any, layout: BlockLayout, count: int, what: str) -> Block:
     return Block(layout, count, value)
 
 
-def _identity_columns(identities: List[Any], hello: Hello) -> Tuple[Tuple[Any, ...], ...]:
-    gpus, pids, users, commands, ranks, local_ranks, cpus, *software = identities
-    count = len(read_array(gpus, "process gpu", MAX_PROCESSES))
-    return (
-        _integers(gpus, count, "process gpu", len(hello.gpus) - 1),
-        _integers(pids, count, "process pid"),
-        _texts(users, count, "process user"),
-        _texts(commands, count, "process command"),
-        _maybe_integers(ranks, count, "process rank"),
-        _maybe_integers(local_ranks, count, "process rank"),
-        _texts(cpus, count, "process cpus"),
-        *(_texts(one, count, "process software") for one in software),
-    )
-
-
-def _integers(value: Any, count: int, what: str, high: int = MAX_INTEGER) -> Tuple[int, ...]:
+def _integers(value: Any, count: int, what: str) -> Tuple[int, ...]:
     """Return a column of whole numbers, checked together: the recorder reads thousands a second."""
     column = read_array(value, what, MAX_PROCESSES, count)
-    if column and (set(map(type, column)) != {int} or min(column) < 0 or max(column) > high):
+    if column and (set(map(type, column)) != {int} or min(column) < 0 or max(column) > MAX_INTEGER):
         raise malformed(what)
     return tuple(column)
 
@@ -262,6 +241,13 @@ def _texts(value: Any, count: int, what: str) -> Tuple[Optional[str], ...]:
         raise malformed(what)
     clean = {text: optional(read_text, text, what) for text in set(column)}
     return tuple([clean[text] for text in column])
+
+
+_COLUMN_CHECKS: Dict[str, Callable[[Any, int, str], Tuple[Any, ...]]] = {
+    "Tuple[int, ...]": _integers,
+    "Tuple[Optional[int], ...]": _maybe_integers,
+    "Tuple[Optional[str], ...]": _texts,
+}
 
 
 def _note(value: Any, hello: Hello) -> Note:
