@@ -67,8 +67,6 @@ STREAM_MEMORY_MIB = 1.0
 """Frames that a recorder may leave unread without a recording: about ten minutes of eight GPUs at 1 Hz."""
 STOP_S = 10.0
 SIGNAL_S = 3.0
-ALONE_S = 600.0
-"""How long after its recorder an agent without a job detaches from GPUs that nothing uses."""
 SPILL_S = 5.0
 """How long frames wait in memory for the recorder's acknowledgement before they go to the node's disk."""
 _STEP_NS = 50_000_000
@@ -260,8 +258,6 @@ class Server:
             message = f"this node's clock was set: {step_ns / 1e9:+.3f} s since the agent's start"
             detail = f'{{"step_s": {step_ns / 1e9:.6f}, "life": "{self._hello.life}"}}'
             self._marks.add_note(Note("clock", WARNING, message, ts_ns=self.watch.wall_ns(), detail=detail))
-        if self._probe is not None:
-            self._probe.alone = self._is_alone()
         frame = sampler.take()
         self._spool.put(self._marks.put_on(frame))
         if frame.notes and self._probe is not None and self._hello is not None:
@@ -272,11 +268,6 @@ class Server:
                 self._hello = hello
                 self._spool.change(hello)
                 self._introduce_to_head()
-
-    def _is_alone(self) -> bool:
-        """Return whether nobody needs GPUs that nothing uses: no recorder for a while, and no job."""
-        in_job = "SLURM_JOB_ID" in os.environ or self._job_ends < math.inf
-        return self._head is None and not in_job and time.monotonic() - self._headless_since > ALONE_S
 
     def _stop_sampling(self) -> None:
         """Take the frames that waiting marks or a request for energy need, and close the probe."""

@@ -62,7 +62,7 @@ def _names(metrics: str, groups: Tuple[str, ...], first: bool) -> Tuple[str, ...
 class SimulatedNode:
     """A probe of a simulated node. See ``Probe``."""
 
-    simulated, alone, patient = True, False, False
+    simulated, patient = True, False
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation

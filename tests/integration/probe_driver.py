@@ -142,10 +142,6 @@ class ProbeProcess:
         """Return how the GPUs are connected."""
         return [GpuLink(**link) for link in self._call("links")["links"]]
 
-    def leave(self, *, alone: bool) -> None:
-        """Leave the probe without a recorder and a job, or no longer."""
-        self._call(f"leave {int(alone)}")
-
     def switch(self, *groups: str) -> None:
         """Measure only these groups of metrics from now on."""
         self._call(f"switch {' '.join(groups)}")
@@ -202,9 +198,6 @@ def _main() -> None:
             answer["capabilities"] = capabilities
         elif request == "links":
             answer = {"links": [asdict(link) for link in probe.links()]}
-        elif request == "leave":
-            probe.alone = arguments == ["1"]
-            answer = {}
         elif request == "switch":
             probe.switch(arguments)
             answer = {}

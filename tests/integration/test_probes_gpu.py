@@ -401,28 +401,6 @@ def test_a_gpu_lost_at_the_start_doesn_t_stop_the_others(stage: Stage) -> None:
     assert {"gpu0", "gpu2"} <= set(facts.capabilities)
 
 
-def test_gpus_that_nothing_uses_are_let_go_without_recorder_and_job(stage: Stage) -> None:
-    stage.set(Scenario.of("n", 2, memory_used_mib=600))
-    with stage.node() as node:
-        node.read()
-        node.leave(alone=True)
-        assert values(node.read(), "temp_c") == [30, 30], "a process runs, as its memory says"
-        for gpu in stage.scenario.gpus:
-            gpu.memory_used_mib = 2
-        stage.write()
-        node.read(skip_s=4)
-        reading = node.read()
-        assert values(reading, "temp_c") == ["lost", "lost"]
-        assert node.children() == [], "nothing keeps the GPUs from a reset"
-        assert [note.message for note in reading.notes] == [node.facts().capabilities["gpu"]]
-        assert (node.read().notes, reading.host["memory_used_mib"] is None) == ([], False)
-        node.leave(alone=False)
-        reading = node.read()
-        assert values(reading, "temp_c") == [30, 30]
-        assert [note.kind for note in reading.notes] == ["gpu_back"]
-        assert "gpu" not in node.facts().capabilities
-
-
 @pytest.mark.parametrize(
     ("code", "reason"), [(Return.UNKNOWN, "unknown error"), (Return.INVALID_ARGUMENT, "no longer knows it")]
 )

@@ -19,7 +19,6 @@ from gswarm_agent import kineto
 from gswarm_agent.asking.ranks import LocalRank
 from gswarm_agent.folder import Folder, NoFolder
 from gswarm_agent.frame import Frame, Hello
-from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.server import Server
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_agent.spool import Spool
@@ -28,7 +27,6 @@ from gswarm_agent.wire import (
     Ack,
     Bye,
     Decoder,
-    JobEnds,
     Message,
     Ping,
     Pong,
@@ -108,35 +106,6 @@ def test_a_stop_takes_a_last_frame_if_energy_was_requested(head: OneHead) -> Non
     last, bye = head.read()
     assert isinstance(last, Frame)
     assert (last.seq, bye) == (2, Bye("asked to stop"))
-
-
-@pytest.mark.parametrize("job", [None, "recorded", "own"])
-def test_an_agent_is_alone_when_it_has_neither_recorder_nor_job(
-    job: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gswarm_agent.server.ALONE_S", 0)
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    if job == "own":
-        monkeypatch.setenv("SLURM_JOB_ID", "7")
-    alone = list[bool]()
-
-    class Node(SimulatedNode):
-        def read(self, now_ns: int, *, fresh: bool = False) -> TickSamples:
-            alone.append(self.alone)
-            return super().read(now_ns, fresh=fresh)
-
-    head = OneHead(Node(Simulation()), Folder(str(tmp_path / "top"), "rec@n1", create=True))
-    head.send(MAGIC + encode(Start(20, 1)) + encode(JobEnds(10**18 if job == "recorded" else None, 0)))
-    while len(alone) < 2:
-        head.handle_due()
-    assert not any(alone)
-    head.socket.shutdown(socket.SHUT_WR)
-    head.handle_due()
-    alone.clear()
-    while len(alone) < 2:
-        head.handle_due()
-    assert alone == [job is None] * 2
-    head.close()
 
 
 def test_a_clock_that_is_set_is_reported_once_with_its_step(

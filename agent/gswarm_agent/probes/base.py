@@ -31,12 +31,10 @@ if TYPE_CHECKING:
     class Probe(Protocol):
         """Measures one node, which may be ``simulated``. All methods are called from one thread.
 
-        The agent sets ``alone`` while it has had neither a recorder nor a job for a while, and ``patient``
-        for the last reading, which no deadline follows.
+        The agent sets ``patient`` for the last reading, which no deadline follows.
         """
 
         simulated: bool
-        alone: bool
         patient: bool
 
         def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:

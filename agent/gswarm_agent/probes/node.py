@@ -46,7 +46,7 @@ class NodeProbe:
     simulated = False
 
     def __init__(self, proc: str = "/proc", sys: str = "/sys", start_s: float = START_S) -> None:
-        self.alone = self.patient = False
+        self.patient = False
         self._proc, self._sys = proc, sys
         self._host: Optional[HostProbe] = HostProbe(proc, sys)
         self._counters = CountersProbe(proc=proc)
@@ -88,7 +88,7 @@ class NodeProbe:
         interval_s = 1.0 if before is None else (now_ns - before) / SECOND_NS
         wait_s = _LONGEST_WAIT_S if self.patient else max(_SHORTEST_WAIT_S, _WAIT_SHARE * interval_s)
         until = time.monotonic() + min(_LONGEST_WAIT_S, wait_s)
-        self._gpus.request(now_ns, fresh=fresh, alone=self.alone, until=until if self.patient else 0)
+        self._gpus.request(now_ns, fresh=fresh, until=until if self.patient else 0)
         host = None if self._host is None else self._host.read(now_ns)
         counted = self._counters.read(now_ns)
         if host is not None or self._with_counters:

@@ -23,7 +23,7 @@ from gswarm_agent.frame import INFO, WARNING, GpuFacts, GpuLink, Note, ProcessSa
 from gswarm_agent.metrics import GPU_COLUMNS, INSTANCE_COLUMNS
 from gswarm_agent.probes.gpus import VENDORS
 from gswarm_agent.probes.gpus.child import ABSENT, CHUNK, LENGTH, PROCESSES, ROWS, become
-from gswarm_agent.probes.gpus.vendor import DRIVER, IDLE, PROCESS, ROUND_NS, UNUSED_MIB, Whereabouts
+from gswarm_agent.probes.gpus.vendor import DRIVER, IDLE, PROCESS, ROUND_NS, Whereabouts
 from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
@@ -53,8 +53,6 @@ HANGS = "the driver is slow or hangs"
 OF_INSTANCES = "NVML measures no utilisation of MIG instances; power, clocks and all else are their GPU's"
 HANGING_PROCESS = "it hangs, or the kernel is slow to read its memory"
 FAILED = "the process that reads the GPUs failed"
-LET_GO = "detached from the GPUs, which nothing uses, until a recorder connects"
-_MEMORY = GPU_COLUMNS.index("mem_used_mib")
 
 
 class _Child:
@@ -139,7 +137,6 @@ class GpuReader:
         self._start_at = 0
         self._seen: Optional[Tuple[int, Place]] = None
         self._fresh = False
-        self._in_use, self._resting = True, False
         self._now_ns = time.monotonic_ns()
         self._rows: List[Optional[Row]] = []
         self._rows_ns = self._usual_ns = 0
@@ -160,8 +157,8 @@ class GpuReader:
 
     def capabilities(self) -> Dict[str, str]:
         """Return why "power_w" (of all GPUs), "gpu3.power_w", "gpu3" or "gpu" can't be measured."""
-        if self.missing or self._resting:
-            return {"gpu": self.missing or LET_GO}
+        if self.missing:
+            return {"gpu": self.missing}
         unreachable = {i: reasons[""] for i, reasons in self._reasons.items() if "" in reasons}
         unreachable.update({index: reason for (index, _), reason in self._hanging.items() if index >= 0})
         indexes = [facts.index for facts in self.facts]
@@ -189,11 +186,11 @@ class GpuReader:
         if not processes:
             self._processes = None
 
-    def request(self, now_ns: int, *, fresh: bool = False, alone: bool = False, until: float = 0) -> None:
+    def request(self, now_ns: int, *, fresh: bool = False, until: float = 0) -> None:
         """Begin to read all GPUs, also their energy if ``fresh``, and then, if due, their processes.
 
-        ``alone`` is whether nobody needs GPUs that nothing uses. ``until`` (time.monotonic()) is how long to
-        wait for the round before, without which the request goes with the next tick.
+        ``until`` (time.monotonic()) is how long to wait for the round before, without which the request goes
+        with the next tick.
         """
         self._fresh = self._fresh or fresh
         if self.missing or self._vendor is None:
@@ -202,8 +199,6 @@ class GpuReader:
         self._ended = [pid for pid in self._ended if os.waitpid(pid, os.WNOHANG)[0] == 0]
         self._receive(until)
         self._end_if_hanging()
-        if self._rests(alone=alone):
-            return
         self._let_go_of_lost()
         self._left_out = {place: at for place, at in self._left_out.items() if now_ns < at}
         if self._child is None and now_ns >= self._start_at:
@@ -256,19 +251,6 @@ class GpuReader:
             self._ended.append(self._child.pid)
             self._child, self._seen, self._awaits_processes = None, None, False
 
-    def _rests(self, *, alone: bool) -> bool:
-        """Return whether the GPUs need not be read; detach from them then, once the process is idle."""
-        if alone and not self._in_use and (self._child is None or self._child.asked_ns is None):
-            if not self._resting:
-                self.close()
-                self._rows = []
-                self._notes.append(Note("unmeasured", INFO, LET_GO))
-            self._resting = True
-        elif self._resting and not alone:
-            self._resting = False
-            self._notes.append(Note("gpu_back", INFO, "reads the GPUs again"))
-        return self._resting
-
     def _let_go_of_lost(self) -> bool:
         """End the process if it has lost GPUs, which the next one leaves out; return whether it has."""
         lost = {(place, 0): reasons[""] for place, reasons in self._reasons.items() if "" in reasons}
@@ -320,8 +302,6 @@ class GpuReader:
                     self._rows, self._rows_ns, self._unserved = content, child.asked_ns, True
                     child.asked_ns = None
                     self._note_answers(content)
-                    if used := [row[_MEMORY] for row in content if row is not None]:
-                        self._in_use = any(mib is None or mib >= UNUSED_MIB for mib in used)
         except EOFError:
             if child is not None:
                 self._end(child, FAILED)
