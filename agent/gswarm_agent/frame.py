@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 
 from gswarm_agent import block
 from gswarm_agent.block import Block, BlockLayout
@@ -18,7 +17,7 @@ from gswarm_agent.metrics import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Mapping, Optional, Sequence, Tuple, TypeAlias
+    from typing import Any, Mapping, Optional, Sequence, Tuple, TypeAlias
 
 Number = block.Number
 Row = block.Row
@@ -158,55 +157,42 @@ class ProcessSample:
     container: Optional[str] = None
 
 
+PROCESS_FIELDS = {one.name: str(one.type) for one in fields(ProcessSample) if one.name != "row"}
+"""The fields of a process but its numbers, and their types."""
+_RANK = [*PROCESS_FIELDS].index("rank")
 _BEFORE_ROW = [one.name for one in fields(ProcessSample)].index("row")
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes on a node's GPUs by column: fields as in ``ProcessSample``, rows in ``numbers``."""
+    """The processes on a node's GPUs: a column for each of PROCESS_FIELDS, and their rows in ``numbers``."""
 
-    gpus: Tuple[int, ...]
-    pids: Tuple[int, ...]
-    users: Tuple[Optional[str], ...]
-    commands: Tuple[Optional[str], ...]
-    ranks: Tuple[Optional[int], ...]
-    local_ranks: Tuple[Optional[int], ...]
-    cpus: Tuple[Optional[str], ...]
-    states: Tuple[Optional[str], ...]
-    wchans: Tuple[Optional[str], ...]
-    slurm_jobs: Tuple[Optional[str], ...]
-    slurm_steps: Tuple[Optional[str], ...]
-    frameworks: Tuple[Optional[str], ...]
-    nccls: Tuple[Optional[str], ...]
-    containers: Tuple[Optional[str], ...]
+    columns: Tuple[Tuple[Any, ...], ...]
     numbers: Block
 
     @classmethod
     def of(cls, layout: BlockLayout, samples: Sequence[ProcessSample]) -> Processes:
         """Return samples as columns."""
-        names = [one.name for one in fields(ProcessSample) if one.name != "row"]
-        columns: List[Any] = [tuple(getattr(sample, name) for sample in samples) for name in names]
-        columns.append(layout.pack_rows([sample.row for sample in samples]))
-        return cls(*columns)
+        columns = tuple(tuple(getattr(sample, name) for sample in samples) for name in PROCESS_FIELDS)
+        return cls(columns, layout.pack_rows([sample.row for sample in samples]))
 
     def __len__(self) -> int:
         """Return the number of processes."""
-        return len(self.pids)
+        return len(self.gpus)
 
     @property
-    def columns(self) -> Tuple[Tuple[Any, ...], ...]:
-        """All fields but the numbers, in their order."""
-        return tuple(getattr(self, one.name) for one in fields(self) if one.name != "numbers")
+    def gpus(self) -> Tuple[int, ...]:
+        """The GPU of each process."""
+        return self.columns[0]
 
-    @cached_property
-    def samples(self) -> Tuple[ProcessSample, ...]:
-        """The processes one by one."""
-        return self.with_rows(self.numbers.rows)
+    @property
+    def ranks(self) -> Tuple[Optional[int], ...]:
+        """The rank of each process."""
+        return self.columns[_RANK]
 
     def with_rows(self, rows: Sequence[Row]) -> Tuple[ProcessSample, ...]:
         """Return the processes one by one with these rows of numbers."""
-        columns = self.columns
-        values = zip(*columns[:_BEFORE_ROW], rows, *columns[_BEFORE_ROW:])
+        values = zip(*self.columns[:_BEFORE_ROW], rows, *self.columns[_BEFORE_ROW:])
         return tuple(ProcessSample(*one) for one in values)
 
 

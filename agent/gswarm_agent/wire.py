@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     LongBytes: TypeAlias = bytes
     """Bytes that only a message's own limit bounds: py-spy fits into one."""
 
-WIRE_VERSION = zlib.crc32(repr((12, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, LISTING_COLUMNS)).encode())
-"""Number of this form of messages, with the catalogue's columns. Increase the 12 with each other change."""
+WIRE_VERSION = zlib.crc32(repr((13, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, LISTING_COLUMNS)).encode())
+"""Number of this form of messages, with the catalogue's columns. Increase the 13 with each other change."""
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
 MAX_MESSAGE = 4 * 1024 * 1024
 MAX_PARTS = 16 * 1024
@@ -256,7 +256,7 @@ def _body(message: Message) -> List[Any]:
             message.missed,
             message.gpus.data,
             message.host.data,
-            None if processes is None else [*processes.columns, processes.numbers.data],
+            None if processes is None else [processes.columns, processes.numbers.data],
             _parts(message.notes[-MAX_NOTES:]),
             message.gauge_ms,
             {kind: [rows.names, rows.numbers.data] for kind, rows in message.listings.items()},

@@ -7,13 +7,14 @@ does not fit raises ``WireError``.
 from __future__ import annotations
 
 from dataclasses import fields
-from functools import lru_cache, partial
+from functools import partial
 
 from gswarm_agent.block import MAX_SINGLE, Block, BlockLayout
 from gswarm_agent.frame import (
     ERROR,
     INFO,
     MAX_GAUGE_MS,
+    PROCESS_FIELDS,
     TABLES,
     WARNING,
     ClockExchange,
@@ -120,12 +121,6 @@ def _data(most: int, value: Any, what: str) -> bytes:
     return value
 
 
-@lru_cache(maxsize=64)
-def _links(rows: Tuple[Tuple[Any, ...], ...]) -> Tuple[GpuLink, ...]:
-    """Check how GPUs are connected; nodes of one kind share the result."""
-    return tuple(read_fields(GpuLink, list(row), "hello link") for row in rows)
-
-
 def _capabilities(value: Any, what: str) -> Dict[str, str]:
     found = _mapping(value, what, MAX_GPUS * MAX_COLUMNS)
     return {read_text(name, what): read_text(reason, what) for name, reason in found.items()}
@@ -142,7 +137,7 @@ _FIELD_CHECKS: Dict[str, Callable[[Any, str], Any]] = {
     "Optional[ClockExchange]": partial(optional, lambda value, what: read_fields(ClockExchange, value, what)),
     "HostFacts": lambda value, what: read_fields(HostFacts, value, what),
     "Tuple[GpuFacts, ...]": partial(_tuple, lambda value, what: read_fields(GpuFacts, value, what), MAX_GPUS),
-    "Tuple[GpuLink, ...]": lambda value, what: _links(tuple(map(tuple, read_array(value, what, MAX_LINKS)))),
+    "Tuple[GpuLink, ...]": partial(_tuple, lambda value, what: read_fields(GpuLink, value, what), MAX_LINKS),
     "Mapping[str, str]": _capabilities,
     "Tuple[Tuple[str, int], ...]": _resume,
     "Tuple[str, ...]": partial(_tuple, read_text, MAX_GROUPS),
@@ -199,17 +194,17 @@ class FrameReader:
         return NamedRows(checked, _block(numbers, layout, len(checked), "listed numbers"))
 
     def _read_processes(self, value: Any) -> Processes:
-        *kinds, _ = fields(Processes)
-        *columns, numbers = read_array(value, "processes", len(kinds) + 1, len(kinds) + 1)
-        gpus = _tuple(read_integer, MAX_PROCESSES, columns[0], "process gpu")
-        if gpus and max(gpus) >= len(self._hello.gpus):
+        width = len(PROCESS_FIELDS)
+        columns, numbers = read_array(value, "processes", 2, 2)
+        gpus, *_ = read_array(columns, "processes", width, width)
+        count = len(read_array(gpus, "process gpu", MAX_PROCESSES))
+        checked = tuple(
+            _COLUMN_CHECKS[kind](column, count, f"process {name}")
+            for (name, kind), column in zip(PROCESS_FIELDS.items(), columns)
+        )
+        if count and max(gpus) >= len(self._hello.gpus):
             raise malformed("process gpu")
-        checked: List[Any] = [
-            _COLUMN_CHECKS[str(kind.type)](column, len(gpus), f"process {kind.name}")
-            for kind, column in zip(kinds, columns)
-        ]
-        checked.append(_block(numbers, TABLES.processes, len(gpus), "process numbers"))
-        return Processes(*checked)
+        return Processes(checked, _block(numbers, TABLES.processes, count, "process numbers"))
 
 
 def _block(value: Any, layout: BlockLayout, count: int, what: str) -> Block:
@@ -244,9 +239,9 @@ def _texts(value: Any, count: int, what: str) -> Tuple[Optional[str], ...]:
 
 
 _COLUMN_CHECKS: Dict[str, Callable[[Any, int, str], Tuple[Any, ...]]] = {
-    "Tuple[int, ...]": _integers,
-    "Tuple[Optional[int], ...]": _maybe_integers,
-    "Tuple[Optional[str], ...]": _texts,
+    "int": _integers,
+    "Optional[int]": _maybe_integers,
+    "Optional[str]": _texts,
 }
 
 

@@ -300,5 +300,5 @@ def weight(event: Event) -> int:
     held += sum(100 * len(rows.names) + len(rows.numbers.data) for rows in frame.listings.values())
     if processes is not None:
         held += 300 * len(processes) + len(processes.numbers.data)
-        held += sum(map(len, filter(None, chain(processes.users, processes.commands, processes.wchans))))
+        held += sum(len(one) for one in chain(*processes.columns) if isinstance(one, str))
     return held

@@ -346,7 +346,7 @@ def test_counters_are_exact_beyond_single_precision(counter: int, gauge: int) ->
 
 _GPUS, _HOST = bytes(TABLES.gpus.row_size), bytes(TABLES.host.row_size)
 _ONE = [[0], [1], [None], ["x"], [None], [0], ["0"], ["S"], [None], *[[None]] * 4, ["docker"]]
-_ONE.append(bytes(TABLES.processes.row_size))
+_NUMBERS = bytes(TABLES.processes.row_size)
 
 
 def frame_message(body: list[object], gauge_ms: int = 1500, listings: object = None) -> bytes:
@@ -380,26 +380,26 @@ def test_any_bits_in_a_block_are_finite_numbers_or_none(gpus: bytes, host: bytes
         ([1, 1, 0.0, 0, _GPUS, None, None, []], "frame host"),
         ([1, 1, 1e39, 0, _GPUS, _HOST, None, []], "frame lateness"),
         ([1, 1, float("nan"), 0, _GPUS, _HOST, None, []], "frame lateness"),
-        ([1, 1, 0.0, 0, _GPUS, _HOST, _ONE[:-1], []], "processes"),
-        ([1, 1, 0.0, 0, _GPUS, _HOST, [*_ONE[:-1], bytes(8)], []], "process numbers"),
-        ([1, 1, 0.0, 0, _GPUS, _HOST, [[1], *_ONE[1:]], []], "process gpu"),
-        ([1, 1, 0.0, 0, _GPUS, _HOST, [[True], *_ONE[1:]], []], "process gpu"),
-        ([1, 1, 0.0, 0, _GPUS, _HOST, [[0], [1, 2], *_ONE[2:]], []], "process pids"),
-        ([1, 1, 0.0, 0, _GPUS, _HOST, [[0], [-1], *_ONE[2:]], []], "process pids"),
-        ([1, 1, 0.0, 0, _GPUS, _HOST, [[0], [1], [], *_ONE[3:]], []], "process users"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [_ONE[:-1], _NUMBERS], []], "processes"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [_ONE, bytes(8)], []], "process numbers"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [[[1], *_ONE[1:]], _NUMBERS], []], "process gpu"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [[[True], *_ONE[1:]], _NUMBERS], []], "process gpu"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [[[0], [1, 2], *_ONE[2:]], _NUMBERS], []], "process pid"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [[[0], [-1], *_ONE[2:]], _NUMBERS], []], "process pid"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [[[0], [1], [], *_ONE[3:]], _NUMBERS], []], "process user"),
         (
-            [1, 1, 0.0, 0, _GPUS, _HOST, [*_ONE[:3], ["x" * (MAX_TEXT + 1)], *_ONE[4:]], []],
-            "process commands",
+            [1, 1, 0.0, 0, _GPUS, _HOST, [[*_ONE[:3], ["x" * (MAX_TEXT + 1)], *_ONE[4:]], _NUMBERS], []],
+            "process command",
         ),
-        ([1, 1, 0.0, 0, _GPUS, _HOST, [*_ONE[:4], [1.5], *_ONE[5:]], []], "process ranks"),
-        ([1, 1, 0.0, 0, _GPUS, _HOST, [*_ONE[:6], [7], *_ONE[7:]], []], "process cpus"),
-        ([1, 1, 0.0, 0, _GPUS, _HOST, [*_ONE[:7], [], *_ONE[8:]], []], "process states"),
-        ([1, 1, 0.0, 0, _GPUS, _HOST, [*_ONE[:8], [b"x"], *_ONE[9:]], []], "process wchans"),
-        ([1, 1, 0.0, 0, _GPUS, _HOST, [*_ONE[:13], [7], *_ONE[14:]], []], "process containers"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [[*_ONE[:4], [1.5], *_ONE[5:]], _NUMBERS], []], "process rank"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [[*_ONE[:6], [7], *_ONE[7:]], _NUMBERS], []], "process cpus"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [[*_ONE[:7], [], *_ONE[8:]], _NUMBERS], []], "process state"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [[*_ONE[:8], [b"x"], *_ONE[9:]], _NUMBERS], []], "process wchan"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [[*_ONE[:13], [7], *_ONE[14:]], _NUMBERS], []], "process container"),
     ],
 )
 def test_a_frame_that_does_not_fit_the_hello_is_rejected(body: list[object], what: str) -> None:
-    assert len(decoded(frame_message([1, 1, 0.0, 0, _GPUS, _HOST, _ONE, []]))) == 2
+    assert len(decoded(frame_message([1, 1, 0.0, 0, _GPUS, _HOST, [_ONE, _NUMBERS], []]))) == 2
     with pytest.raises(WireError, match=f"malformed {what}$"):
         decoded(frame_message(body))
     with pytest.raises(WireError, match=r"malformed frame gauges$"):
@@ -432,6 +432,6 @@ def test_commands_of_processes_carry_no_escapes() -> None:
     _, frame = decoded(MAGIC + b"".join(map(encode, messages)))
     assert isinstance(frame, Frame)
     assert frame.processes is not None
-    (process,) = frame.processes.samples
+    (process,) = frame.processes.with_rows(frame.processes.numbers.rows)
     assert (process.user, process.command) == ("e ve", "python [x] ")
     assert (process.cpus, process.state, process.wchan) == ("0- 7", "S ", "futex ")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -166,10 +165,9 @@ def processes_by_time(reader: RecordingReader, low: int, high: int) -> dict[tupl
     owner, position = locate_gpus(reader, found.ids)
     order, looks = _looks(found, owner, TABLES.processes)
     columns = [position[order].tolist(), *(found.keys(name)[order].tolist() for name in PROCESS_KEYS)]
-    values: dict[tuple[int, int], list[Any]] = {
-        key: [*(tuple(column[its]) for column in columns), block] for key, its, block in looks
+    return {
+        key: Processes(tuple(tuple(column[its]) for column in columns), block) for key, its, block in looks
     }
-    return {key: Processes(*fields) for key, fields in values.items()}
 
 
 def listings_by_time(

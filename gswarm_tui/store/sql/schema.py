@@ -190,7 +190,7 @@ PROCESS_KEYS = (
     *("pid", "user_name", "command", "rank", "local_rank", "cpus_allowed", "state", "wchan"),
     *("slurm_job_id", "slurm_step_id", "framework", "nccl", "container"),
 )
-"""Columns of a process without the GPU and the numbers, in the order of the fields of ``Processes``."""
+"""Columns of a process without the GPU and the numbers, in the order of ``PROCESS_FIELDS``."""
 LISTING_TABLES = {
     kind: _table(f"{ROW_NAMES[kind]}_samples", meaning, f"""
     ts                 TIMESTAMP NOT NULL  {_WHEN}
