@@ -42,7 +42,6 @@ POLL_S = 5.0
 """Every process asks for its configuration so often."""
 ASKS_WITHIN_S = 2.4 * POLL_S
 WRITES_WITHIN_S = 180.0
-ITERATES_WITHIN_S = 600.0
 WARM_UP_S = 2
 _TICK_S = 0.25
 _HEADER = struct.Struct("<Q32s")  # payload's size, type
@@ -56,36 +55,21 @@ _SHARED_TMP = "/tmp"  # noqa: S108  # Kineto writes here what it may not write e
 NO_RANKS = "no process of yours here uses PyTorch or has a rank; or one hangs, so that ranks can't be found"
 
 
-def why_silent(candidate: LocalRank) -> str:
-    """Return why a rank didn't ask for a trace, and the remedy."""
-    if candidate.environ.get("KINETO_USE_DAEMON") != "1":
-        return "it was started without KINETO_USE_DAEMON=1; start it with gswarm-tui record"
-    if not candidate.environ.get("KINETO_IPC_SOCKET_DIR"):
-        return "it was started without KINETO_IPC_SOCKET_DIR; start it with gswarm-tui record"
-    if not candidate.torch:
-        return "it doesn't use PyTorch, or runs in a container that hides it"
-    return (
-        f"its PyTorch didn't ask for a trace within {ASKS_WITHIN_S:.0f} s; it needs version 2.10 or later "
-        "and the socket folder when it starts, or another trace of it is running, or it hangs"
-    )
+SILENT = (
+    f"it didn't ask for a trace within {ASKS_WITHIN_S:.0f} s; start it with gswarm-tui record and PyTorch "
+    "2.10 or later; or another trace of it is running, or it hangs"
+)
+"""Why a rank can't be traced, and the remedy."""
 
 
 def config(request: RequestTrace, path: str) -> str:
     """Return Kineto's configuration of a request; each process adds its pid to the file's name."""
-    lines = [f"ACTIVITIES_LOG_FILE={path}"]
-    if request.iterations:
-        lines += [
-            "PROFILE_START_ITERATION=0",
-            f"PROFILE_START_ITERATION_ROUNDUP={request.round_up}",
-            "ACTIVITIES_WARMUP_ITERATIONS=1",
-            f"ACTIVITIES_ITERATIONS={request.iterations}",
-        ]
-    else:
-        lines += [
-            f"PROFILE_START_TIME={request.start_ns // 1_000_000}",
-            f"ACTIVITIES_WARMUP_PERIOD_SECS={WARM_UP_S}",
-            f"ACTIVITIES_DURATION_MSECS={request.duration_ms}",
-        ]
+    lines = [
+        f"ACTIVITIES_LOG_FILE={path}",
+        f"PROFILE_START_TIME={request.start_ns // 1_000_000}",
+        f"ACTIVITIES_WARMUP_PERIOD_SECS={WARM_UP_S}",
+        f"ACTIVITIES_DURATION_MSECS={request.duration_ms}",
+    ]
     if request.stacks:
         lines.append("PROFILE_WITH_STACK=true")
     return "\n".join(lines) + "\n"
@@ -241,9 +225,8 @@ class TraceRun:
         folder = candidate.environ.get("KINETO_ONDEMAND_TRACE_DIR") or _SHARED_TMP
         stem = f"{folder}/gswarm-{self.request.token}"
         if endpoint.send(b"req", config(self.request, f"{stem}.json").encode(), name):
-            patience = ITERATES_WITHIN_S if self.request.iterations else WRITES_WITHIN_S
             late = max(0.0, self.request.start_ns / 1e9 - time.time()) + self.request.duration_ms / 1e3
-            until = time.monotonic() + late + patience
+            until = time.monotonic() + late + WRITES_WITHIN_S
             self._traced[pid] = _TracedProcess(pid, candidate.rank, f"{stem}_{named}.json", until)
             self._report(pid, candidate.rank, TRACE_REQUESTED, "")
 
@@ -260,7 +243,7 @@ class TraceRun:
                 continue
             ranks.add(candidate.rank)
             folder = candidate.environ.get("KINETO_IPC_SOCKET_DIR", "")
-            why = self._problems.get(folder) or why_silent(candidate)
+            why = self._problems.get(folder, SILENT)
             self._report(candidate.pid, candidate.rank, TRACE_FAILED, why)
         self._close_endpoints()
         if not self._reports and not self.request.ranks:

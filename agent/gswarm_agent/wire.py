@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     LongBytes: TypeAlias = bytes
     """Bytes that only a message's own limit bounds: py-spy fits into one."""
 
-WIRE_VERSION = zlib.crc32(repr((13, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, LISTING_COLUMNS)).encode())
-"""Number of this form of messages, with the catalogue's columns. Increase the 13 with each other change."""
+WIRE_VERSION = zlib.crc32(repr((14, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, LISTING_COLUMNS)).encode())
+"""Number of this form of messages, with the catalogue's columns. Increase the 14 with each other change."""
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
 MAX_MESSAGE = 4 * 1024 * 1024
 MAX_PARTS = 16 * 1024
@@ -121,16 +121,13 @@ class RequestTrace:
     """Recorder to agent: trace the PyTorch processes of these ranks, all without any.
 
     ``token`` names the request, which replaces an earlier one. The trace starts at ``start_ns``, the node's
-    Unix time, and lasts ``duration_ms``; or it covers this number of ``iterations``, from one whose number
-    is a multiple of ``round_up``.
+    Unix time, and lasts ``duration_ms``.
     """
 
     token: str
     ranks: Tuple[int, ...]
     start_ns: int
     duration_ms: int
-    iterations: int
-    round_up: int
     stacks: bool
 
 

@@ -25,13 +25,9 @@ MIB = 1024 * 1024
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Trace, and return once the files are here. Raises UserError."""
     arguments = _parser().read(args)
-    if arguments.iterations is not None and arguments.duration is not None:
-        raise UsageError("--iterations and --duration exclude each other.")
     try:
-        duration_ms, iterations = parse_traced(arguments.duration or "0.5")
         intent = StartTrace(
-            duration_ms=duration_ms,
-            iterations=arguments.iterations or iterations,
+            duration_ms=parse_traced(arguments.duration),
             ranks=parse_rank_list(arguments.ranks),
             stacks=arguments.stacks,
             max_mib=arguments.max_mib,
@@ -66,12 +62,11 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 def _parser() -> CommandParser:
     parser = head_parser(
         "trace",
-        "[--iterations N | --duration SECONDS] [options]",
+        "[--duration SECONDS] [options]",
         "Trace the PyTorch processes of a running recording at the same time, and fetch the files.",
     )
     add, number = parser.add_argument, values.whole(1, 10**6)
-    add("--iterations", type=number, metavar="N", help="trace N iterations of the optimizer")
-    add("--duration", metavar="SECONDS", help="trace this long (default: 0.5)")
+    add("--duration", metavar="SECONDS", default="0.5", help="trace this long (default: 0.5)")
     add("--ranks", metavar="LIST", default="", help="ranks to trace: 0-7,16 (default: all)")
     add("--stacks", action="store_true", help="with Python stacks, which slow the job down more")
     text = "largest trace of a rank that is fetched, before compression; all together 16 times that"

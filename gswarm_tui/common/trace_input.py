@@ -1,4 +1,4 @@
-"""Parser of what people type for a trace: a time or a number of iterations, and ranks."""
+"""Parser of what people type for a trace: a time, and ranks."""
 
 from __future__ import annotations
 
@@ -7,22 +7,16 @@ import re
 from gswarm_tui.common.time_input import TimeInputError
 
 MAX_RANKS = 4096
-_ITERATIONS = re.compile(r"(\d{1,4})\s*(?:it|iterations?)")
 _SECONDS = re.compile(r"(\d{1,2}(?:\.\d+)?|\.\d+)\s*s?")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 YES, NO = frozenset(("y", "yes", "on")), frozenset(("", "n", "no", "off"))
 
 
-def parse_traced(text: str) -> tuple[int, int]:
-    """Return milliseconds and iterations of "0.5" or "3 it". Raises TimeInputError."""
-    plain = text.strip().lower()
-    if found := _ITERATIONS.fullmatch(plain):
-        return 500, int(found[1])
-    if (found := _SECONDS.fullmatch(plain)) and (duration_ms := round(float(found[1]) * 1000)):
-        return duration_ms, 0
-    raise TimeInputError(
-        f"{text!r} is neither seconds, such as 0.5, nor iterations, such as 3 it; at most 99 s"
-    )
+def parse_traced(text: str) -> int:
+    """Return the milliseconds of a number of seconds, such as "0.5". Raises TimeInputError."""
+    if (found := _SECONDS.fullmatch(text.strip().lower())) and (duration_ms := round(float(found[1]) * 1000)):
+        return duration_ms
+    raise TimeInputError(f"{text!r} isn't a number of seconds, such as 0.5; at most 99")
 
 
 def parse_rank_list(text: str) -> tuple[int, ...]:

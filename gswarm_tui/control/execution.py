@@ -160,9 +160,7 @@ class Executor:
         if isinstance(intent, intents.CancelTrace):
             self._hub.tracing.cancel()
             return {}
-        choice = TraceChoice(
-            intent.duration_ms, intent.iterations, tuple(intent.ranks), intent.stacks, intent.max_mib
-        )
+        choice = TraceChoice(intent.duration_ms, tuple(intent.ranks), intent.stacks, intent.max_mib)
         return self._hub.tracing.start(choice)
 
     def _require_recording(self, consequence: str) -> None:

@@ -172,11 +172,10 @@ class ChangeMetrics(Intent):
 
 @dataclass(frozen=True)
 class StartTrace(Intent):
-    """Trace the PyTorch processes of these ranks, all without any, for a time or over iterations."""
+    """Trace the PyTorch processes of these ranks, all without any."""
 
     want = "start_trace"
     duration_ms: int = 500
-    iterations: int = 0
     ranks: tuple[int, ...] = ()
     stacks: bool = False
     max_mib: int = 512
@@ -186,7 +185,6 @@ class StartTrace(Intent):
             raise IntentError(f"a trace can have {MAX_RANKS:,} ranks")
         for what, number, low, high in (
             ("a trace's duration in ms", self.duration_ms, 1, 60_000),
-            ("a trace's number of iterations", self.iterations, 0, 1_000),
             ("a trace's limit in MiB", self.max_mib, 1, 65_536),
             *(("a rank", rank, 0, 10**9) for rank in self.ranks),
         ):

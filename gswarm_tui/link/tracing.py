@@ -24,9 +24,8 @@ MAX_MIB = 512
 """Default limit of one rank's trace before it is compressed."""
 STARTS_IN_S = 10.0
 """Time until a trace starts: each process asks within 5 s, and then warms up for 2 s."""
-ROUND_UP = 100
 SILENT_S, NO_REPORT_S = 90.0, 900.0
-"""Time after which a node is given up that is cut off, or reports nothing; agents wait 600 s for a file."""
+"""Time after which a node is given up that is cut off, or reports nothing; agents wait 180 s for a file."""
 LONGEST_S = 3600.0
 """Time after which a trace ends, with its imports, whatever nodes report."""
 MAX_PROCESSES = 128
@@ -46,17 +45,16 @@ class TraceError(Exception):
 
 @dataclass(frozen=True)
 class TraceChoice:
-    """Extent of a trace: a number of iterations, else a duration; certain ranks, else all of them."""
+    """Extent of a trace: its duration, and certain ranks, else all of them."""
 
     duration_ms: int = 500
-    iterations: int = 0
     ranks: tuple[int, ...] = ()
     stacks: bool = False
     max_mib: int = MAX_MIB
 
     def describe(self) -> str:
         """Return the traced time as words."""
-        return f"{self.iterations} iterations" if self.iterations else f"{self.duration_ms / 1000:g} s"
+        return f"{self.duration_ms / 1000:g} s"
 
 
 @dataclass
@@ -152,14 +150,9 @@ class Tracing:
         self._accepted = 0
         self._nodes = dict.fromkeys(self._links, self._now())
         self._live_at = dict(self._nodes)
+        starts_at_ns = round(self._starts_at * 1e9)
         request = wire.RequestTrace(
-            self._token,
-            choice.ranks,
-            round(self._starts_at * 1e9),
-            choice.duration_ms,
-            choice.iterations,
-            ROUND_UP,
-            choice.stacks,
+            self._token, choice.ranks, starts_at_ns, choice.duration_ms, choice.stacks
         )
         for node, link in self._links.items():
             link.take_trace = self._receive

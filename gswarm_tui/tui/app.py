@@ -260,7 +260,7 @@ class GswarmApp(Viewer):
         if self._refuse_unrecorded("no trace requested"):
             return
         fields = [
-            FormField("trace for", "0.5", "seconds, or iterations as 3 it; starts in 10 s", parse_traced),
+            FormField("trace for", "0.5", "seconds; starts in 10 s", parse_traced),
             FormField("ranks", "", "such as 0-7,16; empty: all", parse_rank_list),
             FormField("Python stacks", "no", "yes: slows the ranks far more", parse_yes),
         ]
@@ -269,7 +269,7 @@ class GswarmApp(Viewer):
 
     def _trace(self, answers: tuple[str, ...]) -> None:
         ranks, stacks = parse_rank_list(answers[1]), parse_yes(answers[2])
-        trace = partial(intents.StartTrace, *parse_traced(answers[0]), ranks, stacks)
+        trace = partial(intents.StartTrace, parse_traced(answers[0]), ranks, stacks)
         self.change("trace requested; the events show its progress", trace)
 
     def show_asking(self) -> None:

@@ -186,9 +186,9 @@ async def test_key_of_a_viewer_requests_a_trace_from_the_recorder(
         await pilot.press("K", "enter")
         await shows(app, pilot, "simulated nodes have no processes to trace")
         monkeypatch.setattr(recording.hub, "tracing", Traces())
-        await pilot.press("K", *["backspace"] * 3, *"2it", "tab", *"0-1", "enter")
+        await pilot.press("K", "backspace", *"0.7", "tab", *"0-1", "enter")
         await recording.until(lambda: bool(requested), "the request")
-    assert requested == [TraceChoice(500, 2, (0, 1))]
+    assert requested == [TraceChoice(700, (0, 1))]
     async with on_screen(recording.route(), read_only=True) as (app, _, pilot):
         await pilot.press("K", "enter")
         await shows(app, pilot, "read-only")

@@ -135,7 +135,7 @@ def test_trace_starts_by_a_clock_that_was_set(head: OneHead, monkeypatch: pytest
         process = LocalRank(os.getpid(), 0, None, ready, True)
         monkeypatch.setattr(kineto, "find_ranks", lambda _job, _proc: [process])
         head.send(MAGIC + encode(Start(20, 1)))
-        head.send(encode(RequestTrace("t1", (), 1_800_003_600 * 10**9, 500, 0, 100, False)))
+        head.send(encode(RequestTrace("t1", (), 1_800_003_600 * 10**9, 500, False)))
         while not Path(folder, "dynolog").exists():
             head.handle_due()
         asking = KinetoProcess(folder, 42)

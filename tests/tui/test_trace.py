@@ -76,10 +76,10 @@ async def test_the_key_says_what_a_trace_costs_and_requests_what_was_typed(
         await pilot.press("K")
         await shows(app, pilot, "ranks slow down, and pause while they write files")
         await pilot.press("x", "enter")
-        await shows(app, pilot, "is neither seconds, such as 0.5, nor iterations")
-        await pilot.press("backspace", *"3it", "tab", "1", "tab", *"yes", "enter")
+        await shows(app, pilot, "isn't a number of seconds, such as 0.5")
+        await pilot.press("backspace", *".3", "tab", "1", "tab", *"yes", "enter")
         await pilot.pause()
-    assert requested == [StartTrace(500, 3, (1,), stacks=True)]
+    assert requested == [StartTrace(300, (1,), stacks=True)]
 
 
 async def test_simulated_nodes_are_refused_in_one_sentence(app: GswarmApp) -> None:

@@ -49,7 +49,7 @@ EXAMPLES = [
     DismissFinding("7"),
     DismissFinding("7", dismissed=False),
     StartTrace(),
-    StartTrace(iterations=3, ranks=(0, 7), stacks=True, max_mib=64),
+    StartTrace(ranks=(0, 7), stacks=True, max_mib=64),
     StopRecording(),
 ]
 

@@ -12,11 +12,11 @@ import pytest
 
 from gswarm_agent import kineto
 from gswarm_agent.asking.ranks import LocalRank, find_ranks
-from gswarm_agent.kineto import TraceRun, config, why_silent
+from gswarm_agent.kineto import TraceRun
 from gswarm_agent.wire import RequestTrace, TraceReport
 from tests.kineto_standin import KinetoProcess
 
-REQUEST = RequestTrace("t1", (), 1_800_000_000_123_456_789, 500, 0, 100, False)
+REQUEST = RequestTrace("t1", (), 1_800_000_000_123_456_789, 500, False)
 
 
 def candidate(pid: int, rank: int, *, torch: bool = True, **kineto_variables: str) -> LocalRank:
@@ -133,14 +133,6 @@ def test_a_trace_is_found_reported_to_a_new_head_and_removed(
     assert not written.exists()
 
 
-def test_iterations_are_rounded_up_so_that_ranks_start_at_the_same_one() -> None:
-    text = config(RequestTrace("t1", (), 0, 500, 3, 100, True), "/x/t.json")
-    lines = dict(line.split("=") for line in text.splitlines())
-    assert (lines["PROFILE_START_ITERATION_ROUNDUP"], lines["ACTIVITIES_ITERATIONS"]) == ("100", "3")
-    assert lines["PROFILE_WITH_STACK"] == "true"
-    assert "PROFILE_START_TIME" not in lines
-
-
 def test_torchrun_is_not_taken_for_the_rank_that_slurm_gives_it(tmp_path: Path) -> None:
     for pid, environ in ((10, "SLURM_PROCID=0"), (11, "SLURM_PROCID=0\0RANK=0"), (12, "")):
         process = tmp_path / str(pid)
@@ -150,18 +142,3 @@ def test_torchrun_is_not_taken_for_the_rank_that_slurm_gives_it(tmp_path: Path) 
         (process / "stat").write_text(f"{pid} (python) S 1{' 0' * 48}")
         (process / "maps").write_text("7f-80 r-xp 00000000 103:02 7    /env/torch/lib/libtorch_cpu.so\n")
     assert [found.pid for found in find_ranks({}, str(tmp_path))] == [11]
-
-
-@pytest.mark.parametrize(
-    ("silent", "reason"),
-    [
-        (candidate(1, 0), "started without KINETO_USE_DAEMON=1"),
-        (candidate(1, 0, KINETO_USE_DAEMON="1"), "started without KINETO_IPC_SOCKET_DIR"),
-        (
-            candidate(1, 0, torch=False, KINETO_USE_DAEMON="1", KINETO_IPC_SOCKET_DIR="/x"),
-            "it doesn't use PyTorch",
-        ),
-    ],
-)
-def test_a_silent_rank_is_explained(silent: LocalRank, reason: str) -> None:
-    assert reason in why_silent(silent)
