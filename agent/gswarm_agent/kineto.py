@@ -236,9 +236,7 @@ class TraceRun:
         found = self._candidates or []
         # A batch script has a rank, too.
         silent = [candidate for candidate in found if candidate.torch] or found
-        for candidate in sorted(
-            silent, key=lambda c: (not any(name.startswith("KINETO_") for name in c.environ), c.pid)
-        ):
+        for candidate in silent:
             if candidate.rank in ranks or not self._wanted(candidate.rank):
                 continue
             ranks.add(candidate.rank)

@@ -37,14 +37,13 @@ from gswarm_agent.wire import (
     TAKEN_OVER,
     Ack,
     Ask,
+    Configure,
     EndTrace,
     FetchTrace,
     JobEnds,
     Message,
     ReadEnergy,
     RequestTrace,
-    SetInterval,
-    SetMetrics,
     Start,
     Stop,
     clip_text,
@@ -79,30 +78,6 @@ def name_process() -> None:
     """Appear as gswarm-agent in ps and top, whatever the interpreter's name is."""
     with suppress(OSError), open("/proc/self/comm", "w") as comm:  # noqa: PTH123  # pathlib is slow to import
         comm.write("gswarm-agent")
-
-
-class Signals:
-    """Signals that end the agent, as bytes on a descriptor: handlers that take locks may deadlock.
-
-    ``reading`` becomes readable after a signal.
-    """
-
-    def __init__(self, ending: Sequence[signal.Signals], ignored: Sequence[signal.Signals] = ()) -> None:
-        self.reading, self._writing = os.pipe()
-        os.set_blocking(self.reading, False)
-        os.set_blocking(self._writing, False)
-        signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
-        for number in ending:
-            signal.signal(number, lambda _number, _frame: None)
-        for number in ignored:
-            signal.signal(number, signal.SIG_IGN)
-
-    def take(self) -> List[int]:
-        """Return the signals since the last call."""
-        try:
-            return list(os.read(self.reading, 4096))
-        except BlockingIOError:
-            return []
 
 
 def protect_standard_streams() -> Tuple[int, int]:
@@ -187,9 +162,16 @@ class Server:
         self._add(connection)
         self._send(connection)
 
-    def run(self, signals: Signals) -> int:
+    def end_on(self, *numbers: signal.Signals) -> None:
+        """End within a second once one of these signals has arrived."""
+        for number in numbers:
+            signal.signal(number, self._take_signal)
+
+    def _take_signal(self, number: int, _frame: object) -> None:
+        self._end(f"{ENDED_BY}{signal.Signals(number).name}", SIGNAL_S)
+
+    def run(self) -> int:
         """Sample and serve until the end, then close everything. Returns an exit status."""
-        self._selector.register(signals.reading, selectors.EVENT_READ, lambda: self._take_signals(signals))
         status = 0
         while True:
             try:
@@ -356,10 +338,6 @@ class Server:
         self._connections.append(connection)
         self._selector.register(connection.reading, selectors.EVENT_READ, lambda: self._receive(connection))
 
-    def _take_signals(self, signals: Signals) -> None:
-        for number in signals.take():
-            self._end(f"{ENDED_BY}{signal.Signals(number).name}", SIGNAL_S)
-
     def _receive(self, connection: AgentConnection) -> None:
         try:
             data = connection.receive()
@@ -400,8 +378,7 @@ class Server:
                 self._head.end(TAKEN_OVER)
             self._head = connection
             connection.delivery.start(message)
-            self._set_interval(message.interval_ms)
-            self._set_metrics(message.metrics)
+            self._configure(message.interval_ms, message.metrics)
             self._introduce_to_head()
             if self._trace is not None:
                 self._trace.repeat_reports()
@@ -413,10 +390,8 @@ class Server:
             self._spool.acknowledge(message.life, message.seq)
             if self.ending in (STOPPED, SENT_ALL):
                 self._ends_by = time.monotonic() + STOP_S
-        elif isinstance(message, SetInterval):
-            self._set_interval(message.interval_ms)
-        elif isinstance(message, SetMetrics):
-            self._set_metrics(message.groups)
+        elif isinstance(message, Configure):
+            self._configure(message.interval_ms, message.metrics)
         elif isinstance(message, ReadEnergy):
             if self._sampler is not None:
                 self._sampler.energy_requested = True
@@ -465,17 +440,13 @@ class Server:
             self._trace.close()
             self._trace = None
 
-    def _set_interval(self, interval_ms: int) -> None:
-        interval_ms = clamp_interval(interval_ms)
+    def _configure(self, interval_ms: int, names: Sequence[str]) -> None:
+        interval_ms, groups = clamp_interval(interval_ms), known_groups(names)
         if self._sampler and interval_ms != self._interval_ms:
             self._sampler.set_interval(interval_ms)
-        self._interval_ms = interval_ms
-
-    def _set_metrics(self, names: Sequence[str]) -> None:
-        groups = known_groups(names)
         if self._sampler and groups != self._groups:
             self._sampler.set_metrics(groups)
-        self._groups = groups
+        self._interval_ms, self._groups = interval_ms, groups
 
     def _send(self, connection: AgentConnection) -> None:
         try:
@@ -520,15 +491,17 @@ def serve(
     """
     name_process()
     recording = folder.name.partition("@")[0]
-    signals = Signals((signal.SIGTERM,), ignored=(signal.SIGHUP, signal.SIGINT))
+    for ignored in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(ignored, signal.SIG_IGN)
     spool = Spool(folder, round(memory_mib * MIB), round(spool_mib * MIB))
     with selectors.PollSelector() as selector:
         server = Server(spool, selector, make_probe, linger_s=linger)
+        server.end_on(signal.SIGTERM)
         server.listen(folder, listener)
         server.job = {"KINETO_IPC_SOCKET_DIR": trace.socket_folder(recording)}
         if armed:
             server.obstacles = trace.obstacles(recording)
-        server.run(signals)
+        server.run()
     if spool.empty:
         folder.remove()
     else:
@@ -539,9 +512,9 @@ def serve(
 def stream(make_probe: Callable[[], Probe], memory_mib: float = STREAM_MEMORY_MIB) -> int:
     """Serve the head on standard streams until it disconnects or a signal arrives; return an exit status."""
     name_process()
-    signals = Signals((signal.SIGTERM, signal.SIGHUP, signal.SIGINT))
     wire_in, wire_out = protect_standard_streams()
     with selectors.PollSelector() as selector:
         server = Server(Spool(NoFolder(), round(memory_mib * MIB)), selector, make_probe)
+        server.end_on(signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
         server.connect(wire_in, wire_out)
-        return server.run(signals)
+        return server.run()

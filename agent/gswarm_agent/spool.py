@@ -10,7 +10,6 @@ Everything here runs in one thread.
 
 from __future__ import annotations
 
-import errno
 import marshal
 import os
 import struct
@@ -26,15 +25,13 @@ from gswarm_agent.wire import WIRE_VERSION, Lost, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Deque, Dict, Iterable, Iterator, List, Optional, Set, Tuple
+    from typing import Deque, Dict, Iterable, Iterator, List, Optional, Tuple
 
 MIB = 1024 * 1024
-FULL = "the spool of the node was full"
 UNREADABLE = "the spool of the node was full, or a file of it can't be read"
 ENDED = "their agent ended before it wrote them to its disk"
 UNREAD = "the recorder read too slowly"
 _OVERHEAD = 200
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 SEGMENT_BYTES = MIB
 _HEADER = b"gswarm-spool %d\n" % WIRE_VERSION
 _RECORD = struct.Struct(">IIQQ")
@@ -212,14 +209,13 @@ class Spool:
         self._counts: Dict[str, Tuple[int, int]] = {
             life: (seq, ts_ns) for life, (seq, ts_ns, acknowledged) in counts.items() if seq > acknowledged
         }
-        self._full_reason = FULL if folder.on_disk else UNREAD
+        self._reason = UNREADABLE if folder.on_disk else UNREAD
         self._most_memory = most_memory
         self._most_disk = most_disk
         self._memory: Deque[Record] = deque()
         self._memory_bytes = 0
         self._generation = 1 + max((s.generation for s in self._store.segments), default=0)
         self._acknowledged: Dict[str, int] = {life: counts[life][2] for life in self._counts}
-        self._dropped: Set[str] = set()
         self.life = ""
         self._hello: Optional[Record] = None
 
@@ -247,43 +243,28 @@ class Spool:
 
     def _make_room(self) -> None:
         """Move half of the memory to disk; if that isn't enough, drop a quarter of it."""
-        self.spill(self._most_memory // 2, instead=True)
+        self.spill(self._most_memory // 2)
         if self._memory_bytes > self._most_memory:
             while self._memory_bytes > self._most_memory * 3 // 4:
                 self._forget_oldest()
-            self._dropped.add(self.life)
 
     def _forget_oldest(self) -> None:
         self._memory_bytes -= len(self._memory.popleft().data) + _OVERHEAD
 
-    def spill(self, down_to: int = 0, *, instead: bool = False) -> bool:
+    def spill(self, down_to: int = 0) -> bool:
         """Move the oldest frames from memory to disk until ``down_to`` bytes are left; return success.
 
-        On a full disk they replace older segments with ``instead``, else they stay in memory.
+        On a full disk they stay in memory.
         """
-        while self._memory and self._memory_bytes > down_to:
-            if not self._write(self._memory[0], instead):
+        while self._hello is not None and self._memory and self._memory_bytes > down_to:
+            try:
+                self._store.write(self._generation, self.life, self._hello, self._memory[0])
+            except OSError:
                 return False
             self._forget_oldest()
         while self._store.size > self._most_disk:
-            self._drop(self._store.segments[0])
+            self._store.drop(self._store.segments[0])
         return True
-
-    def _write(self, record: Record, instead: bool) -> bool:
-        while self._hello is not None:
-            try:
-                self._store.write(self._generation, self.life, self._hello, record)
-            except OSError as error:
-                if not instead or error.errno not in _NO_ROOM or not self._store.segments:
-                    return False
-                self._drop(self._store.segments[0])
-            else:
-                return True
-        return False
-
-    def _drop(self, segment: Segment) -> None:
-        self._dropped.add(segment.life)
-        self._store.drop(segment)
 
     def acknowledge(self, life: str, seq: int) -> None:
         """Forget the frames of a life up to ``seq``: the recorder has them on disk."""
@@ -340,16 +321,14 @@ class Spool:
         """Return the loss between a sequence and the record read next; None without one."""
         if record.seq <= max(after, self._acknowledged.get(life, 0)) + 1:
             return None
-        return Lost(
-            life, record.seq - 1, record.ts_ns, self._full_reason if life in self._dropped else UNREADABLE
-        )
+        return Lost(life, record.seq - 1, record.ts_ns, self._reason)
 
     def lost_at_the_end(self, life: str, after: int) -> Optional[Lost]:
         """Return the loss after the last waiting frame of a former life; None without one."""
         seq, ts_ns = self._counts.get(life, (0, 0))
         if seq <= max(after, self._acknowledged.get(life, 0)):
             return None
-        return Lost(life, seq, ts_ns, self._full_reason if life in self._dropped else ENDED)
+        return Lost(life, seq, ts_ns, ENDED)
 
     def read(self, life: str, after: int, most: int) -> List[Record]:
         """Return the next frames of a life after a sequence, about ``most`` bytes."""

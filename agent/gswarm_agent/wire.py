@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     LongBytes: TypeAlias = bytes
     """Bytes that only a message's own limit bounds: py-spy fits into one."""
 
-WIRE_VERSION = zlib.crc32(repr((14, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, LISTING_COLUMNS)).encode())
-"""Number of this form of messages, with the catalogue's columns. Increase the 14 with each other change."""
+WIRE_VERSION = zlib.crc32(repr((15, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, LISTING_COLUMNS)).encode())
+"""Number of this form of messages, with the catalogue's columns. Increase the 15 with each other change."""
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
 MAX_MESSAGE = 4 * 1024 * 1024
 MAX_PARTS = 16 * 1024
@@ -87,17 +87,14 @@ class Ack:
 
 
 @dataclass(frozen=True)
-class SetInterval:
-    """Recorder to agent: sample every ``interval_ms`` from now on."""
+class Configure:
+    """Recorder to agent: sample these groups of metrics every ``interval_ms`` from now on.
+
+    Unknown groups are ignored.
+    """
 
     interval_ms: int
-
-
-@dataclass(frozen=True)
-class SetMetrics:
-    """Recorder to agent: measure only these groups of metrics from now on; unknown ones are ignored."""
-
-    groups: Tuple[str, ...]
+    metrics: Tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -227,14 +224,14 @@ class Bye:
 
 
 Message: TypeAlias = (
-    "Union[Hello, Frame, Lost, Start, Ping, Pong, Ack, SetInterval, SetMetrics, ReadEnergy, JobEnds, Stop,"
+    "Union[Hello, Frame, Lost, Start, Ping, Pong, Ack, Configure, ReadEnergy, JobEnds, Stop,"
     " Bye, RequestTrace, FetchTrace, EndTrace, TraceReport, TracePart, Ask, Answer]"
 )
 
 
 _TO_RECORDER: Tuple[Type[Any], ...] = (*(Hello, Frame, Lost, Pong, TraceReport, TracePart, Bye, Answer),)
 _TO_AGENT: Tuple[Type[Any], ...] = (
-    *(Start, Ack, Ping, SetInterval, SetMetrics, ReadEnergy, JobEnds, Stop),
+    *(Start, Ack, Ping, Configure, ReadEnergy, JobEnds, Stop),
     *(RequestTrace, FetchTrace, EndTrace, Ask),
 )
 _KINDS = dict(enumerate(_TO_RECORDER + _TO_AGENT, 1))

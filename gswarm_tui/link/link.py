@@ -176,12 +176,12 @@ class Link:
     def set_interval(self, interval_ms: int) -> None:
         """Change the sampling interval, also for later connections."""
         self._interval_ms = interval_ms
-        self._send(wire.SetInterval(interval_ms))
+        self._send(wire.Configure(interval_ms, self._metrics))
 
     def set_metrics(self, groups: tuple[str, ...]) -> None:
         """Switch groups of metrics on and off, also for later connections."""
         self._metrics = groups
-        self._send(wire.SetMetrics(groups))
+        self._send(wire.Configure(self._interval_ms, groups))
 
     def read_energy(self) -> None:
         """Read the energy counters at the agent's next tick."""

@@ -22,6 +22,7 @@ from gswarm_agent.wire import MAGIC, Ack, Decoder, Start, Stop, encode
 from tests.bench.figures import BenchOptions, Figure
 from tests.bench.processes import children, cpu_s, peak_mib, stand_in
 from tests.bench.throughput import recorded
+from tests.block_rows import rows_of
 from tests.cluster.standin import H200_US
 
 GPUS = 8
@@ -115,7 +116,7 @@ def _on_h200(options: BenchOptions) -> Iterator[Figure]:
             share, frames = _alone(environ, options.folder / f"h200-{one_lock}", 10, 2 * seconds)
             what = f"agent, {GPUS} such GPUs at 10 Hz" + ", calls behind one lock" * one_lock
             yield Figure(what, share, "% of a core", 20)
-            lost = sum(row[UTIL] is None for frame in frames for row in frame.gpus.rows)
+            lost = sum(row[UTIL] is None for frame in frames for row in rows_of(frame.gpus))
             yield Figure(f"{what}: rows lost", lost + GPUS * sum(frame.missed for frame in frames), "rows", 0)
             warnings = [note for frame in frames for note in frame.notes if note.severity != INFO]
             yield Figure(f"{what}: warnings", len(warnings), "notes", 0)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gswarm_agent.frame import Frame, Hello
-from gswarm_agent.spool import ENDED, FULL
+from gswarm_agent.spool import ENDED, UNREADABLE
 from gswarm_agent.wire import MAGIC, SENT_ALL, Ack, Bye, JobEnds, Lost, Ping, Pong, Stop
 from tests.integration.agent_node import Node, disconnect, gone, hear_of, kill, lives, sequences, until
 from tests.integration.agent_process import Agent
@@ -172,7 +172,7 @@ def test_a_full_spool_drops_the_oldest_frames_and_reports_how_many(node: Node) -
     found = sequences(second, hello.life)
     assert found[0] > 8
     lost = second.hear(Lost)[0]
-    assert (lost.life, lost.seq, lost.reason) == (hello.life, found[0] - 1, FULL)
+    assert (lost.life, lost.seq, lost.reason) == (hello.life, found[0] - 1, UNREADABLE)
 
 
 def first_waiting(node: Node) -> int:

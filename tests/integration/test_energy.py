@@ -16,6 +16,7 @@ from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.recorder import FileWriter
+from tests.block_rows import rows_of
 from tests.unit.store_recording import INFO, T0, arrived, decided, gpu_row, introduced, query
 
 Counters = tuple[int | None, ...]
@@ -212,7 +213,7 @@ def runs(draw: st.DrawFn) -> list[Event]:
         until = draw(st.integers(0, len(frames) - 1))
         fewer = frames[until].frame.seq - 1
         newer = [
-            arrived(one.frame.seq - fewer, one.frame.gpus.rows, life="life2", ts=one.ts)
+            arrived(one.frame.seq - fewer, rows_of(one.frame.gpus), life="life2", ts=one.ts)
             # A backdated session counts from the first counter in time: that frame reads all.
             for one in [whole[until], *frames[until + 1 :]]
         ]

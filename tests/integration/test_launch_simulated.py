@@ -21,6 +21,7 @@ from gswarm_tui.launch.local import LocalLauncher
 from gswarm_tui.launch.process import ProcessChannel
 from gswarm_tui.launch.simulated import SimulatedLauncher, simulated_names
 from gswarm_tui.link.link import Link
+from tests.block_rows import rows_of
 
 PATIENCE_S = 60.0
 LOAD = HOST_COLUMNS.index("load_1m")
@@ -143,7 +144,7 @@ async def test_switched_metric_groups_reach_the_agent(node: str) -> None:
     launcher = LocalLauncher() if node == "here" else SimulatedLauncher(1, gpus=1)
 
     def loads() -> list[object]:
-        return [frame.frame.host.rows[0][LOAD] for frame in here.frames(node)]
+        return [rows_of(frame.frame.host)[0][LOAD] for frame in here.frames(node)]
 
     async with head(launcher, node) as here:
         here.links[node].set_metrics(("core",))

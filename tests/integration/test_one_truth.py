@@ -32,6 +32,7 @@ from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.sql.recipes import RECIPES
+from tests.block_rows import rows_of
 from tests.integration.summary_oracle import Sample, share
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, process_row, query, record
 
@@ -83,9 +84,9 @@ def test_views_exports_and_recipes_weigh_by_time_too(tmp_path: Path, monkeypatch
     seen = ProcessSample(0, 11, "ada", "train.py", 0, 0, process_row(sm_pct=0))
     events: list[Event] = [introduced(gpus=1)]
     for one in frames:
-        util = one.frame.gpus.rows[0][GPU_COLUMNS.index("util_pct")]
+        util = rows_of(one.frame.gpus)[0][GPU_COLUMNS.index("util_pct")]
         process = replace(seen, row=process_row(sm_pct=util))
-        events.append(arrived(one.frame.seq, one.frame.gpus.rows, ts=one.ts, processes=(process,)))
+        events.append(arrived(one.frame.seq, rows_of(one.frame.gpus), ts=one.ts, processes=(process,)))
     mark = EventLogged(T0 + 60, "mark", INFO, "step 1", "n1", detail='{"rank": 0}')
     first = EventLogged(T0, "mark", INFO, "step 0", "n1", detail='{"rank": 0}')
     within_an_interval: list[Event] = [
@@ -177,7 +178,7 @@ def test_session_of_no_length_has_no_coverage(tmp_path: Path) -> None:
 
 def test_session_within_a_long_interval_counts_its_part(tmp_path: Path) -> None:
     frames = [arrived(i, [gpu_row(util_pct=10, energy_mj=i * 1_000_000)], ts=T0 + 10 * i) for i in range(5)]
-    frames = [arrived(i + 1, one.frame.gpus.rows, ts=one.ts) for i, one in enumerate(frames)]
+    frames = [arrived(i + 1, rows_of(one.frame.gpus), ts=one.ts) for i, one in enumerate(frames)]
     record(tmp_path / "run.duckdb", [introduced(gpus=1), *frames, *session(23, 23.5)])
     whole = summary_of(tmp_path / "run.duckdb").whole
     assert whole is not None

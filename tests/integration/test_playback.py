@@ -26,6 +26,7 @@ from gswarm_tui.fleet.events import (
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
+from tests.block_rows import rows_of
 from tests.recorded import recorded
 from tests.tui.scene import BEGINNING, Scene
 from tests.unit.store_recording import arrived, finding, gpu_row, introduced, query, record
@@ -98,7 +99,7 @@ def in_sql(block: Block, metrics: tuple[Metric, ...]) -> Block:
             value if value is None else rounded(value) if metric.sql == "FLOAT" else round(value)
             for value, metric in zip(row, metrics, strict=True)
         )
-        for row in block.rows
+        for row in rows_of(block)
     ]
     return block.layout.pack_rows(rows)
 

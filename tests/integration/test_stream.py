@@ -19,6 +19,7 @@ from gswarm_agent import kineto
 from gswarm_agent.asking.ranks import LocalRank
 from gswarm_agent.folder import Folder, NoFolder
 from gswarm_agent.frame import Frame, Hello
+from gswarm_agent.metrics import DEFAULT_GROUPS
 from gswarm_agent.server import Server
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_agent.spool import Spool
@@ -26,13 +27,13 @@ from gswarm_agent.wire import (
     MAGIC,
     Ack,
     Bye,
+    Configure,
     Decoder,
     Message,
     Ping,
     Pong,
     ReadEnergy,
     RequestTrace,
-    SetInterval,
     Start,
     Stop,
     encode,
@@ -147,7 +148,7 @@ def test_trace_starts_by_a_clock_that_was_set(head: OneHead, monkeypatch: pytest
 
 
 def test_the_interval_may_change_between_start_and_hello(head: OneHead) -> None:
-    head.send(MAGIC + encode(Start(1000, 1)) + encode(SetInterval(20)) + encode(Ack("life", 3)))
+    head.send(MAGIC + encode(Start(1000, 1)) + encode(Configure(20, DEFAULT_GROUPS)) + encode(Ack("life", 3)))
     hello, _ = head.read()
     assert isinstance(hello, Hello)
     assert hello.interval_ms == 100

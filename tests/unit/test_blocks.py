@@ -15,6 +15,7 @@ from gswarm_tui.fleet.blocks import numbers, packed
 from gswarm_tui.fleet.frame_values import frame_values
 from gswarm_tui.store.recording.batch import Samples
 from gswarm_tui.store.sql.schema import GPU_SAMPLES, HOST_SAMPLES
+from tests.block_rows import rows_of
 
 names = st.lists(st.sampled_from(GPU_COLUMNS), max_size=8, unique=True).map(tuple)
 layouts = st.builds(BlockLayout, names, st.frozensets(st.sampled_from(GPU_COLUMNS), max_size=4))
@@ -36,8 +37,8 @@ def test_rows_survive_packing(layout: BlockLayout, data: st.DataObject) -> None:
     rows: list[Row | None] = data.draw(st.lists(st.none() | row, max_size=4))
     block = layout.pack_rows(rows)
     assert len(block.data) == layout.row_size * block.count
-    assert block.rows == tuple((None,) * width if row is None else row for row in rows)
-    assert layout.pack_rows(block.rows) == block
+    assert rows_of(block) == tuple((None,) * width if row is None else row for row in rows)
+    assert layout.pack_rows(rows_of(block)) == block
 
 
 def plausible(metrics: tuple[Metric, ...], row: dict[str, float | None]) -> list[float | None]:
@@ -55,7 +56,7 @@ def _plausible(metric: Metric, number: float | None) -> float | None:
 
 def shown(block: Block, metrics: tuple[Metric, ...]) -> list[list[float | None]]:
     """Return the block's rows as screens show them: throttling and pressure are at most 100."""
-    rows = [plausible(metrics, dict(zip(block.layout.columns, row, strict=True))) for row in block.rows]
+    rows = [plausible(metrics, dict(zip(block.layout.columns, row, strict=True))) for row in rows_of(block)]
     clipped = [metric.name.startswith(("throttle_", "psi_")) for metric in metrics]
     return [
         [n if n is None or not clip else min(n, 100.0) for n, clip in zip(row, clipped, strict=True)]
@@ -81,7 +82,7 @@ def test_rows_with_a_value_are_recorded_with_their_keys(of_frames: list[Block]) 
     expected = set()
     for ts, block in enumerate(of_frames):
         samples.add(block, (ts,), (range(block.count),))
-        for gpu, row in enumerate(block.rows):
+        for gpu, row in enumerate(rows_of(block)):
             taken = plausible(GPU_METRICS, dict(zip(GPU_COLUMNS, row, strict=True)))
             if any(n is not None for n in taken):
                 expected.add((ts, gpu, *taken))

@@ -14,17 +14,18 @@ from typing import TypeVar
 import pytest
 
 from gswarm_agent.frame import TABLES, ClockExchange, Hello, HostFacts
+from gswarm_agent.metrics import DEFAULT_GROUPS
 from gswarm_agent.wire import (
     FRAMES_REMAIN,
     MAGIC,
     TAKEN_OVER,
     Ack,
     Bye,
+    Configure,
     Decoder,
     Message,
     Ping,
     Pong,
-    SetInterval,
     Start,
     Stop,
     encode,
@@ -364,7 +365,7 @@ async def test_new_interval_is_sent_now_and_after_a_reconnect() -> None:
         first.greet()
         await settle()
         test.link.set_interval(200)
-        assert first.received[-1] == SetInterval(200)
+        assert first.received[-1] == Configure(200, DEFAULT_GROUPS)
         first.outgoing.put_nowait(b"")
         await test.clock.advance(2)
         assert isinstance(second.received[0], Start)

@@ -39,6 +39,7 @@ from gswarm_agent.wire import (
     MAX_MESSAGE,
     Ack,
     Bye,
+    Configure,
     Decoder,
     JobEnds,
     Lost,
@@ -46,8 +47,6 @@ from gswarm_agent.wire import (
     Ping,
     Pong,
     ReadEnergy,
-    SetInterval,
-    SetMetrics,
     Start,
     Stop,
     encode,
@@ -61,6 +60,7 @@ from gswarm_agent.wire_payload import (
     MAX_TEXT,
     WireError,
 )
+from tests.block_rows import rows_of
 
 HELLO = Hello(
     agent_version="1",
@@ -186,9 +186,8 @@ simple = st.one_of(
     st.builds(Ping, whole),
     st.builds(Pong, clocks),
     st.builds(Ack, texts, whole),
-    st.builds(SetInterval, st.integers(1, 2**31)),
     st.builds(ReadEnergy),
-    st.builds(SetMetrics, st.lists(st.sampled_from(ALL_GROUPS)).map(tuple)),
+    st.builds(Configure, st.integers(1, 2**31), st.lists(st.sampled_from(ALL_GROUPS)).map(tuple)),
     st.builds(JobEnds, st.none() | whole, whole),
     st.just(Stop()),
     st.builds(Lost, texts, st.integers(1, 2**63 - 1), whole, texts),
@@ -331,8 +330,8 @@ def test_a_number_out_of_range_is_sent_as_unmeasured(number: float) -> None:
     ]
     _, frame = decoded(MAGIC + b"".join(map(encode, messages)))
     assert isinstance(frame, Frame)
-    assert frame.gpus.rows == (row_of(GPU_COLUMNS, temp_c=3),)
-    assert frame.host.rows == (row_of(HOST_COLUMNS, load_1m=2.0),)
+    assert rows_of(frame.gpus) == (row_of(GPU_COLUMNS, temp_c=3),)
+    assert rows_of(frame.host) == (row_of(HOST_COLUMNS, load_1m=2.0),)
 
 
 @given(st.integers(-(2**53), 2**53), st.integers(-(2**24), 2**24))
@@ -341,7 +340,7 @@ def test_counters_are_exact_beyond_single_precision(counter: int, gauge: int) ->
     messages: list[Message] = [HELLO, TABLES.frame(1, 1, 0.0, 0, gpus=[row], host=None)]
     _, frame = decoded(MAGIC + b"".join(map(encode, messages)))
     assert isinstance(frame, Frame)
-    assert frame.gpus.rows == (row,)
+    assert rows_of(frame.gpus) == (row,)
 
 
 _GPUS, _HOST = bytes(TABLES.gpus.row_size), bytes(TABLES.host.row_size)
@@ -363,7 +362,7 @@ def test_any_bits_in_a_block_are_finite_numbers_or_none(gpus: bytes, host: bytes
     _, frame = decoded(frame_message([1, 1, 0.0, 0, gpus, host, None, []]))
     assert isinstance(frame, Frame)
     assert encode(frame) == encode(decoded(MAGIC + encode(HELLO) + encode(frame))[1])
-    for number in (*frame.gpus.rows[0], *frame.host.rows[0]):
+    for number in (*rows_of(frame.gpus)[0], *rows_of(frame.host)[0]):
         assert number is None or math.isfinite(number)
 
 
@@ -432,6 +431,6 @@ def test_commands_of_processes_carry_no_escapes() -> None:
     _, frame = decoded(MAGIC + b"".join(map(encode, messages)))
     assert isinstance(frame, Frame)
     assert frame.processes is not None
-    (process,) = frame.processes.with_rows(frame.processes.numbers.rows)
+    (process,) = frame.processes.with_rows(rows_of(frame.processes.numbers))
     assert (process.user, process.command) == ("e ve", "python [x] ")
     assert (process.cpus, process.state, process.wchan) == ("0- 7", "S ", "futex ")
