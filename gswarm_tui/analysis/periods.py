@@ -65,12 +65,12 @@ ORDER BY p.session_id, p.recording_id
 
 def load_sessions(source: QuerySource) -> list[Period]:
     """Return all sessions of a file, oldest first. Raises UserError, StoreError."""
-    return [one for one in _load(source) if one.session_id is not None]
+    return [one for one in load_periods(source) if one.session_id is not None]
 
 
 def load_recordings(source: QuerySource) -> list[Period]:
     """Return all recordings of a file. Raises UserError, StoreError."""
-    return [one for one in _load(source) if one.session_id is None]
+    return [one for one in load_periods(source) if one.session_id is None]
 
 
 def references(sessions: Sequence[Period]) -> list[str]:
@@ -88,7 +88,7 @@ def find_period(source: QuerySource, wanted: str = "") -> Period:
         UserError: nothing matches.
         StoreError: the file can't be read.
     """
-    found = _load(source)
+    found = load_periods(source)
     sessions = [one for one in found if one.session_id is not None]
     if not wanted:
         if sessions:
@@ -108,8 +108,8 @@ def find_period(source: QuerySource, wanted: str = "") -> Period:
     raise UserError(_unknown(source, wanted, sessions))
 
 
-def _load(source: QuerySource) -> list[Period]:
-    """Return all sessions, then all recordings."""
+def load_periods(source: QuerySource) -> list[Period]:
+    """Return all sessions, then all recordings. Raises StoreError."""
     return [Period(**row) for row in source.query(_PERIODS).dicts()]
 
 

@@ -77,6 +77,16 @@ class Figures:
 
 
 @dataclass(frozen=True)
+class PeriodTotals:
+    """The figures of a period that a list of many shows, equal to those of ``Figures`` of scope all."""
+
+    gpus: int
+    energy_j: float | None
+    util_mean_pct: float | None
+    coverage: float | None
+
+
+@dataclass(frozen=True)
 class ProcessPeaks:
     """A process on one GPU and its peaks; times are naive UTC."""
 
@@ -167,6 +177,15 @@ def _summary(
 def load_coverage(source: QuerySource, period: Period) -> tuple[NodeCoverage, ...]:
     """Return the coverage of a period by each node. Raises StoreError."""
     return _coverage(source, _spans(period), [period])[0]
+
+
+def load_totals(source: QuerySource, periods: Sequence[Period]) -> list[PeriodTotals]:
+    """Return the totals of periods by one query, in half the time of summaries. Raises StoreError."""
+    rows = source.query(summaries.sums(_spans(*periods))).rows() if periods else []
+    return [
+        PeriodTotals(gpus, energy_j, util_sum / util_s if util_s else None, coverage)
+        for util_sum, util_s, _, _, energy_j, gpus, coverage in rows
+    ]
 
 
 def _coverage(source: QuerySource, spans: Spans, periods: Sequence[Period]) -> list[tuple[NodeCoverage, ...]]:

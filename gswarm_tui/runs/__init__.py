@@ -1,1 +1,1 @@
-"""Many recordings as runs, and Dask."""
+"""Many runs: one line for each recording, the catalogue of known ones, finding them, and Dask."""

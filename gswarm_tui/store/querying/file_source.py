@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
 
-from gswarm_tui.store.duckdb_internals import SpillFolder
+from gswarm_tui.store.duckdb_internals import Settings, SpillFolder
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.querying.opening import open_for_reading
 from gswarm_tui.store.querying.running_query import LocalSource, RunningQuery
@@ -27,11 +27,11 @@ class FileSource(LocalSource):
     Queries reach this file and no other; sorting more than fits into memory spills to the temporary folder.
     """
 
-    def __init__(self, path: Path, *, for_people: bool = True) -> None:
+    def __init__(self, path: Path, *, for_people: bool = True, tables: Collection[str] = ()) -> None:
         """Open the file for queries that people write, with their views, or for the program's own, which
-        aren't checked. Raises StoreError."""
+        aren't checked, and may need a few ``tables`` only. Raises StoreError."""
         super().__init__(path, self._start_query)
-        self._for_people = for_people
+        self._for_people, self.tables = for_people, tables
         self._spill_folder = SpillFolder()
         self._turn = threading.Condition()
         self._open: set[RunningQuery] = set()
@@ -43,8 +43,12 @@ class FileSource(LocalSource):
             raise
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
-        limits = {"memory_limit": MEMORY, "threads": THREADS, **self._spill_folder.settings()}
-        return open_for_reading(self.path, limits, for_people=self._for_people)
+        return open_for_reading(self.path, self.limits, for_people=self._for_people, tables=self.tables)
+
+    @property
+    def limits(self) -> Settings:
+        """Settings of the connection that keep a query within its share of the machine."""
+        return {"memory_limit": MEMORY, "threads": THREADS, **self._spill_folder.settings()}
 
     def _start_query(self) -> RunningQuery:
         with self._turn:

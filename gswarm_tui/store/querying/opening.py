@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -51,12 +52,17 @@ WHERE database_name = 'rec' AND c.schema_name = 'main'
 
 
 def open_for_reading(
-    path: Path, settings: Settings = NO_EXTENSIONS, folder: Path | None = None, *, for_people: bool = True
+    path: Path,
+    settings: Settings = NO_EXTENSIONS,
+    folder: Path | None = None,
+    *,
+    for_people: bool = True,
+    tables: Collection[str] = (),
 ) -> duckdb.DuckDBPyConnection:
     """Return a connection to a new database in memory that shows the recording's tables as views.
 
     Statements can reach this file only, and those in ``folder``; the configuration is locked. The views that
-    people use in SQL take time to make, and the program's own queries don't need them.
+    people use in SQL take time to make, and the program's own queries don't need them, nor all ``tables``.
     Raises NotARecordingError, StoreError.
     """
     check_regular_file(path)
@@ -66,7 +72,7 @@ def open_for_reading(
         if folder is not None:
             connection.execute("SET allowed_directories = ?", [[str(folder)]])
         attach(connection, target, "(READ_ONLY)")
-        _show_tables(connection, path)
+        _show_tables(connection, path, tables)
         for statement in view_statements() if for_people else ():
             connection.execute(statement)
         connection.execute("SET lock_configuration = true")
@@ -167,8 +173,11 @@ def checked_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[s
     return existing
 
 
-def _show_tables(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """Create a view of each table, in which missing columns are NULL. Raises StoreError, duckdb.Error."""
+def _show_tables(connection: duckdb.DuckDBPyConnection, path: Path, tables: Collection[str]) -> None:
+    """Create a view of each table, or of these only, in which missing columns are NULL.
+
+    Raises StoreError, duckdb.Error.
+    """
     existing = checked_columns(connection, path)
     if not existing:
         raise NotARecordingError(
@@ -176,6 +185,8 @@ def _show_tables(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
             "or name another with --db"
         )
     for table in schema.TABLES:
+        if tables and table.name not in tables:
+            continue
         there, shown = existing[table.name], []
         for column in table.columns:
             if column.name not in there:

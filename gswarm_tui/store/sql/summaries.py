@@ -378,8 +378,7 @@ WITH {",".join(relations)}, node_ids AS (
 SELECT u.session_id, CASE u.level WHEN 3 THEN 'all' WHEN 1 THEN 'node' ELSE 'gpu' END AS scope,
        i.node_id, u.node, n.gpu_id, n.gpu_index, n.rank, p.started_at, p.until AS ended_at,
        epoch(p.until - p.started_at) AS duration_s, u.gpus, s.samples,
-       CASE WHEN p.until > p.started_at
-         THEN least(1, s.measured_s / (epoch(p.until - p.started_at) * u.members)) END AS coverage,
+       {_coverage("p.until", "p.started_at", "s.measured_s", "u.members")} AS coverage,
        s.* EXCLUDE (session_id, node, member, samples, measured_s),
        u.energy_j, u.energy_j / 3.6e6 AS energy_kwh,
        CASE WHEN s.busy_s IS NOT NULL THEN u.bubbles END AS bubbles,
@@ -398,10 +397,10 @@ LEFT JOIN hosts h ON h.session_id = u.session_id AND h.node IS NOT DISTINCT FROM
 
 
 def sums(spans: Spans) -> str:
-    """Return a query for the sums of each span, in their order: utilisation and power with their seconds, and
-    joules.
+    """Return a query for the sums of each span, in their order: utilisation and power with their seconds,
+    joules, NULL if unmeasured, GPUs, and coverage.
     """
-    relations = spans.relation, MEMBERS, _rolled(spans), _cells(spans), _energy(spans)
+    relations = spans.relation, MEMBERS, _rolled(spans), _cells(spans), _PRESENT, _energy(spans)
     return f"""
 WITH {",".join(relations)}, joules AS (
   SELECT session_id, sum(used_mj)::DOUBLE / 1000 AS energy_j
@@ -410,14 +409,30 @@ WITH {",".join(relations)}, joules AS (
 SELECT coalesce(sum(util_pct * measured_us), 0)::DOUBLE / 1e6,
        coalesce(sum(measured_us) FILTER (util_pct IS NOT NULL), 0)::DOUBLE / 1e6,
        coalesce(sum(power_sum), 0)::DOUBLE / 1e8, coalesce(sum(power_us), 0)::DOUBLE / 1e6,
-       coalesce(any_value(energy_j), 0)
-FROM spans
+       any_value(energy_j), count(DISTINCT n.member) FILTER (n.parent_index IS NULL),
+       {_coverage(*_WHOLE)}
+FROM spans p
 LEFT JOIN joules USING (session_id)
-LEFT JOIN named n USING (session_id)
+LEFT JOIN present n USING (session_id)
 LEFT JOIN cells USING (member)
 GROUP BY session_id
 ORDER BY session_id
 """  # noqa: S608 (own names and numbers)
+
+
+_WHOLE = (
+    "any_value(p.until)",
+    "any_value(p.started_at)",
+    "coalesce(sum(measured_us), 0) / 1e6",
+    "count(DISTINCT n.member)",
+)
+
+
+def _coverage(until: str, started_at: str, measured_s: str, members: str) -> str:
+    """Return SQL for the share of its members' time in a span that samples cover."""
+    span_s = f"epoch({until} - {started_at})"
+    any_time = f"{until} > {started_at} AND {members} > 0"
+    return f"CASE WHEN {any_time} THEN least(1, {measured_s} / ({span_s} * {members})) END"
 
 
 def energy_by_gpu(spans: Spans) -> str:

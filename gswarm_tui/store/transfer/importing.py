@@ -135,7 +135,7 @@ class Importing:
         try:
             for column, table in _NUMBERED.items():
                 if found[table]:
-                    self._renumber(column, table, _reading(found[table]), folder)
+                    self._renumber(column, table, parquet_rows(found[table]), folder)
                     self._renumbered.add(column)
             samples = 0
             for done, (table, files) in enumerate(found.items()):
@@ -154,7 +154,7 @@ class Importing:
 
     def _renumber(self, column: str, table: TableSchema, reading: str, folder: Path) -> None:
         """Create the table ``new_<column>`` that maps ids of the export to ids of this file."""
-        columns = self._columns(reading)
+        columns = columns_of(self.connection, reading)
         if column not in columns:
             raise StoreError(f"{folder / table.name} has no column {column}")
         if table is schema.RECORDINGS:
@@ -173,9 +173,6 @@ class Importing:
         query = f"SELECT count(*) - count(DISTINCT old) FROM new_{column}"  # noqa: S608 (own names)
         if self.connection.execute(query).fetchall()[0][0]:
             raise StoreError(f"{folder / table.name} has a {column} that is empty or occurs twice")
-
-    def _columns(self, reading: str) -> set[str]:
-        return {row[0] for row in self.connection.execute(f"DESCRIBE FROM {reading}").fetchall()}
 
     def finish(self) -> None:
         """Sum up the imported samples by minute, and store the meanings of columns. Raises duckdb.Error."""
@@ -198,8 +195,8 @@ class Importing:
             )
 
     def _add_table(self, table: TableSchema, files: Sequence[Path], folder: Path, run: str) -> int:
-        reading = _reading(files)
-        there = self._columns(reading)
+        reading = parquet_rows(files)
+        there = columns_of(self.connection, reading)
         chosen, joins = {}, []
         for column in table.columns:
             if id_name := _REFERENCES.get(column.name):
@@ -215,7 +212,7 @@ class Importing:
                     f"ON {alias}.old = CAST(s.{column.name} AS BIGINT)"
                 )
             elif column.name in there and column.name not in PRIVATE:
-                chosen[column.name] = _checked(column)
+                chosen[column.name] = checked(column)
             elif "NOT NULL" in column.sql:
                 raise StoreError(f"{folder / table.name} has no column {column.name}")
         if table is schema.RECORDINGS:
@@ -269,12 +266,18 @@ def mark(name: str, run: str) -> str:
     return json.dumps({"imported_from": name, "imported_run": run})
 
 
-def _reading(files: Sequence[Path]) -> str:
+def parquet_rows(files: Sequence[Path]) -> str:
+    """Return the rows of Parquet files as SQL."""
     names = ", ".join(literal(str(file)) for file in files)
     return f"read_parquet([{names}], union_by_name = true, hive_partitioning = false)"
 
 
-def _checked(column: ColumnSchema) -> str:
+def columns_of(connection: duckdb.DuckDBPyConnection, files: str) -> set[str]:
+    """Return the columns of files as ``parquet_rows`` names them. Raises duckdb.Error."""
+    return {row[0] for row in connection.execute(f"DESCRIBE FROM {files}").fetchall()}
+
+
+def checked(column: ColumnSchema) -> str:
     """Return a column of an export as SQL with printable text and plausible times and numbers."""
     value = f"CAST(s.{column.name} AS {column.type})"
     if column.type == "VARCHAR":

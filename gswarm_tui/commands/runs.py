@@ -1,0 +1,137 @@
+"""``gswarm-tui runs``: list all recordings below folders, finished or running."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from gswarm_tui.commands.output_files import check_output_file
+from gswarm_tui.common.errors import UserError, print_notice, quote
+from gswarm_tui.common.paths import working_folder
+from gswarm_tui.common.quantities import plural
+from gswarm_tui.control import registry
+from gswarm_tui.control.client import running_heads
+from gswarm_tui.options import values
+from gswarm_tui.options.arguments import CommandParser
+from gswarm_tui.printing import formats
+from gswarm_tui.printing.progress import Progress
+from gswarm_tui.runs import choosing, listing
+from gswarm_tui.runs.finding_runs import find_runs, search
+from gswarm_tui.runs.line import RUN_PREFIX, RunLine
+from gswarm_tui.store.errors import FileInUseError
+from gswarm_tui.store.querying.results import QuerySource
+
+_SKIPPED_NAMED = 5
+_MOST_LISTED = 1_000_000
+
+
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Print the runs. Raises UserError, StoreError."""
+    from gswarm_tui.printing.table import show
+
+    parser = CommandParser(
+        "runs",
+        "[FOLDER ...] [FILTER ...] [--since 30d|DATE] [--sort COLUMN] [options]",
+        "List all recordings below folders, finished or running, newest first. Without a folder: those below "
+        "this one, and all others that were recorded or listed before.",
+        database=False,
+    )
+    text = f"folder, file, or filter such as name:train* ({choosing.FILTERS})"
+    parser.add_argument("words", nargs="*", metavar="FOLDER|FILTER", help=text)
+    parser.add_argument("--since", metavar="30d|DATE", help="list runs that started since then")
+    parser.add_argument("--job", type=values.argument(values.job_id), metavar="ID", help="list runs of a job")
+    parser.add_argument("--user", metavar="NAME", help="list runs of a user")
+    sorts = "|".join(choosing.SORTS)
+    parser.add_argument("--sort", metavar="COLUMN", default="started", help=f"{sorts} (default: started)")
+    parser.add_argument("--limit", type=values.whole(1, _MOST_LISTED), metavar="N", help="list the first N")
+    formats.add_options(parser)
+    arguments = parser.read(args)
+    form = formats.parse_output_options(arguments)
+    check_output_file(form.out, force=form.force)
+    since = choosing.parse_since(arguments.since) if arguments.since else None
+    choosing.sort([], arguments.sort)  # a wrong name is refused before files are read
+    filters = [word for word in arguments.words if choosing.is_filter(word)]
+    places = [Path(word).expanduser() for word in arguments.words if word not in filters]
+    filters += [f"{name}:{word}" for name in ("job", "user") if (word := getattr(arguments, name))]
+    found = load_runs(places, environ)
+    chosen = choosing.sort(choosing.choose(found, filters, since), arguments.sort)[: arguments.limit]
+    if form.format not in ("table", "markdown"):
+        formats.write(listing.run_result(chosen), form)
+        return 0
+    if not chosen:
+        where = ", ".join(map(str, places)) or "this folder and the catalogue"
+        print_notice(
+            f"no recording in {where}" if not found else f"none of {plural(len(found), 'run')} matches"
+        )
+    table = listing.run_table(chosen)
+    with formats.text_out(form.out) as out:
+        if form.format == "markdown":
+            formats.write_markdown_table(table.names, table.rows, out, right=table.right)
+        elif chosen:
+            show(table.names, table.rows, out, right=table.right, every=form.every)
+    return 0
+
+
+def load_runs(places: Sequence[Path], environ: Mapping[str, str]) -> list[RunLine]:
+    """Return the runs below folders, else all that are known and those here; name what can't be read.
+
+    Raises UserError.
+    """
+    for place in places:
+        if not place.exists():
+            raise UserError(
+                f"there is no folder {quote(str(place))}; name another one, or a filter: {choosing.FILTERS}."
+            )
+    skipped: list[str] = []
+
+    def skip(path: Path, why: str) -> None:
+        reason = why.removeprefix(str(path)).strip()
+        # What to do instead, such as --db, is for commands that read one file.
+        skipped.append(f"{path}: {reason.partition('; ')[0]}")
+
+    heads = {head.path.absolute(): head for head in running_heads(environ) if head.path is not None}
+    with Progress("reading recordings") as progress:
+        paths = list(search(places or [working_folder()], skip))
+        if not places:
+            paths += heads
+        found = find_runs(
+            paths,
+            opener(environ),
+            skip,
+            running=heads.keys(),
+            known_too=not places,
+            report=progress.report,
+        )
+    for text in skipped[:_SKIPPED_NAMED]:
+        print_notice(f"skipped {text}")
+    if more := len(skipped[_SKIPPED_NAMED:]):
+        print_notice(f"skipped {plural(more, 'more file')}")
+    return found
+
+
+def opener(environ: Mapping[str, str]) -> Callable[[Path], QuerySource]:
+    """Return a function that opens a recording, through its recorder while it is written, or a dataset's run.
+
+    It raises StoreError.
+    """
+    heads = [head for head in running_heads(environ) if head.path is not None]
+
+    def opened(path: Path) -> QuerySource:
+        from gswarm_tui.control.recorder_source import RecorderSource
+        from gswarm_tui.runs.reading import TABLES
+        from gswarm_tui.store.querying.file_source import FileSource
+        from gswarm_tui.store.transfer.dataset_source import DatasetSource
+
+        if path.name.startswith(RUN_PREFIX):
+            return DatasetSource(path, TABLES)
+        for head in heads:
+            if head.records(path):
+                if head.hangs:
+                    raise FileInUseError(head.describe_hang())
+                return RecorderSource.of_head(head, path)
+        try:
+            return FileSource(path, for_people=False, tables=TABLES)
+        except FileInUseError as error:
+            raise FileInUseError(registry.describe_remote_writer(path) or str(error)) from None
+
+    return opened

@@ -1,0 +1,190 @@
+"""``gswarm-tui runs``: recordings below folders, their figures, the catalogue, filters."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gswarm_agent.frame import ProcessSample
+from gswarm_tui.analysis.comparison import final_mark_values
+from gswarm_tui.analysis.periods import load_recordings
+from gswarm_tui.analysis.summary_data import summarize
+from gswarm_tui.cli import main
+from gswarm_tui.fleet.events import Event, EventLogged, FindingChanged, SessionStarted, SessionStopped
+from gswarm_tui.runs import catalogue
+from gswarm_tui.runs.line import RunFinding
+from gswarm_tui.runs.reading import read_lines
+from gswarm_tui.store.querying.file_source import FileSource
+from tests.integration.exchange_recording import run as rich_recording
+from tests.unit.store_recording import (
+    INFO,
+    T0,
+    arrived,
+    finding,
+    gpu_row,
+    introduced,
+    process_row,
+    record,
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin with an empty catalogue in a folder that has no recordings."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+def made(path: Path, *, began: float = T0, job: str = "4711", user: str = "ada", node: str = "n1") -> Path:
+    """Record 150 s of a training session with a finding, a mark and a process."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    process = ProcessSample(
+        0, 11, user, "train.py", 0, 0, process_row(gpu_memory_mib=9), framework="torch 2.14.1", nccl="2.27.3"
+    )
+    rows = [gpu_row(util_pct=90, power_w=600, sm_clock_mhz=1900), gpu_row(util_pct=0, power_w=100)]
+    events: list[Event] = [introduced(node, at=began)]
+    events += [
+        arrived(seq, rows, node, ts=began + seq, processes=(process,) if seq % 5 == 0 else None)
+        for seq in range(1, 151)
+    ]
+    events += [
+        SessionStarted("1", began + 10, "train-7b", began + 10),
+        SessionStopped("1", began + 150, began + 150),
+        EventLogged(began + 20, "mark", "info", "step", node, None, '{"loss": 2.5}'),
+        FindingChanged(began + 30, finding(1, node=node, nodes=(node,), since=began + 10)),
+        FindingChanged(began + 30, finding(2, kind="xid", severity="fault", node=node, gpu_hours=0.0)),
+    ]
+    record(
+        path, events, replace(INFO, started_at=began, slurm_job_id=job, user_name=user), ended_at=began + 150
+    )
+    return path
+
+
+def runs(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[Mapping[str, Any]]:
+    """Return what the command prints as JSON."""
+    assert main(["runs", *map(str, words), "--json"]) == 0
+    listed: list[Mapping[str, Any]] = json.loads(capsys.readouterr().out)
+    return listed
+
+
+def test_a_line_has_the_figures_of_summary(tmp_path: Path) -> None:
+    for path in (made(tmp_path / "a.duckdb"), rich_recording(tmp_path / "b.duckdb", 130)):
+        with closing(FileSource(path, for_people=False)) as source:
+            (line,), (period,) = read_lines(source), load_recordings(source)
+            whole = summarize(source, period).whole
+            assert whole is not None
+            assert (line.gpus, line.energy_j, line.util_mean_pct, line.coverage) == (
+                whole.gpus,
+                whole.energy_j,
+                whole.util_mean_pct,
+                whole.coverage,
+            )
+            assert line.seconds == period.seconds
+            assert line.marks == final_mark_values(source, period)
+
+
+def test_a_line_describes_its_run(tmp_path: Path) -> None:
+    with closing(FileSource(made(tmp_path / "a.duckdb"), for_people=False)) as source:
+        (line,) = read_lines(source)
+    assert (line.name, line.sessions, line.job, line.state) == ("train-7b", ("train-7b",), "4711", "finished")
+    assert line.findings == (
+        RunFinding("xid", "fault", "n1", 1, "GPU-n1-1", 0.0),
+        RunFinding("thermal", "waste", "n1", 1, "GPU-n1-1", 0.25),
+    )
+    assert line.software == ("torch 2.14.1", "NCCL 2.27.3")
+    assert (line.sm_clock_mhz, line.marks) == (1900.0, {"loss": 2.5})
+
+
+def test_runs_below_folders_are_listed_newest_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older = made(tmp_path / "runs/a/old.duckdb")
+    newer = made(tmp_path / "runs/b/new.duckdb", began=T0 + 1000, job="4712", user="eve", node="gpu03")
+    made(tmp_path / "runs/.hidden/x.duckdb", began=T0 + 2000)
+    every = runs(capsys, tmp_path / "runs")
+    assert [line["file"] for line in every] == [str(newer), str(older)]
+    found = [
+        [line["slurm_job_id"] for line in runs(capsys, tmp_path / "runs", *words)]
+        for words in (
+            ["--sort", "job"], ["--limit", "1"], ["job:4711"], ["--job", "4711"], ["--user", "eve"],
+            ["name:train*", "node:gpu0?"], ["finding:ther*"], ["finding:hang"],
+            ["--since", "2027-01-15T08:10Z"],
+        )
+    ]  # fmt: skip
+    assert found == [
+        ["4711", "4712"], ["4712"], ["4711"], ["4711"], ["4712"], ["4712"], ["4712", "4711"], [], ["4712"]
+    ]  # fmt: skip
+    assert main(["runs", str(tmp_path / "runs")]) == 0
+    assert "xid gpu03:1 +1" in capsys.readouterr().out
+
+
+def test_known_runs_are_read_once_and_again_when_they_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made(tmp_path / "runs/a.duckdb")
+    first = runs(capsys, path.parent)
+    file = tmp_path / "cache/gswarm-tui/runs.jsonl"
+    file.write_bytes(
+        b'{"version": 99}\nnonsense\n\xff\n' + file.read_bytes() + b'{"version": 1, "path": "/to'
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSource, "query", None)
+        assert runs(capsys, path.parent) == first
+        # Without a folder, what is known is listed wherever it is.
+        assert runs(capsys) == first
+    record(path, [introduced()], replace(INFO, started_at=T0 + 500), ended_at=T0 + 600)
+    assert [line["recording_id"] for line in runs(capsys)] == [2, 1]
+    assert len(catalogue.load()[str(path)]) == 2
+    path.unlink()
+    assert runs(capsys) == []
+
+
+def test_a_catalogue_that_is_mostly_outdated_is_rewritten(tmp_path: Path) -> None:
+    with closing(FileSource(made(tmp_path / "a.duckdb"), for_people=False)) as source:
+        (line,) = read_lines(source)
+    for time in range(120):
+        catalogue.add([replace(line, mtime_ns=time)])
+    assert catalogue.load() == {line.path: [replace(line, mtime_ns=119)]}
+    assert len((tmp_path / "cache/gswarm-tui/runs.jsonl").read_text().splitlines()) == 1
+
+
+def test_an_exported_run_is_read_and_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "runs").mkdir()
+    path, dataset = rich_recording(tmp_path / "runs/a.duckdb"), tmp_path / "runs/a-export"
+    assert main(["export", "recording 1", "--db", str(path), "--format", "parquet", "-o", str(dataset)]) == 0
+    capsys.readouterr()
+    (exported,) = runs(capsys, dataset)
+    assert exported["file"].startswith(f"{dataset}/recordings/run=")
+    (line,) = runs(capsys, path.parent)
+    assert line["file"] == str(path)
+    differ = {name for name in line if line[name] != exported[name]}
+    assert differ <= {"file", "file_bytes", "name"}
+
+
+def test_what_cannot_be_read_is_named_and_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = made(tmp_path / "runs/good.duckdb")
+    folder = good.parent
+    (folder / "text.duckdb").write_text("no database")
+    (folder / "cut.duckdb").write_bytes(good.read_bytes()[:20_000])
+    os.mkfifo(folder / "pipe.duckdb")
+    (folder / "export/recordings/run=x").mkdir(parents=True)
+    (folder / "loop.duckdb").symlink_to("loop.duckdb")
+    (folder / "a\x1b[31m.duckdb").write_text("")
+    assert main(["runs", str(folder)]) == 0
+    out, err = capsys.readouterr()
+    assert "train-7b" in out
+    assert "pipe.duckdb: is a pipe or a device, not a file\n" in err
+    assert err.endswith("skipped 1 more file\n")
+    assert "\x1b" not in err
+    assert err.count("skipped") == 6
+    assert main(["runs", str(folder / "none")]) == 2
