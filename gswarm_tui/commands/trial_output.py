@@ -14,8 +14,8 @@ from gswarm_tui.printing.json_output import print_json
 from gswarm_tui.store.querying.results import QuerySource, Result
 from gswarm_tui.trials.figures import measure
 from gswarm_tui.trials.outcome import RecordedTrial, RunOutcome
-from gswarm_tui.trials.result_text import command_text, notes, scaling_table, sentence, usage_table
-from gswarm_tui.trials.results import CAUSES, PlacementResult, TrialResults, trial_results
+from gswarm_tui.trials.result_text import command_text, notes, result_table, sentence
+from gswarm_tui.trials.results import PlacementResult, TrialResults, trial_results
 
 
 def load_results(source: QuerySource, trial: RecordedTrial) -> TrialResults:
@@ -49,27 +49,22 @@ def _write_text(results: TrialResults, out: TextIO) -> None:
     from gswarm_tui.printing.table import show, width_of
 
     out.write(f"{_heading(results)}\n\n")
-    for table in (scaling_table(results), usage_table(results)):
-        show(table.names, table.rows, out, right=table.right)
-        out.write("\n")
+    table = result_table(results)
+    show(table.names, table.rows, out, right=table.right)
+    out.write("\n")
     room = width_of(out) or 120
     lines = [sentence(results), "", *notes(results)]
     out.writelines(textwrap.fill(printable(line), room, break_on_hyphens=False) + "\n" for line in lines)
 
 
 def _write_markdown(results: TrialResults, out: TextIO) -> None:
-    out.write(f"**{printable(sentence(results))}**  \n{_heading(results)}\n")
-    for table in (scaling_table(results), usage_table(results)):
-        out.write("\n")
-        formats.write_markdown_table(table.names, table.rows, out, right=table.right)
+    out.write(f"**{printable(sentence(results))}**  \n{_heading(results)}\n\n")
+    table = result_table(results)
+    formats.write_markdown_table(table.names, table.rows, out, right=table.right)
     out.write("\n" + "  \n".join(map(printable, notes(results))) + "\n")
 
 
 _Value = Callable[[TrialResults, PlacementResult], Any]
-
-
-def _wait(cause: str) -> _Value:
-    return lambda _, row: row.waits.get(cause)
 
 
 _COLUMNS: dict[str, tuple[str, _Value]] = {
@@ -85,16 +80,11 @@ _COLUMNS: dict[str, tuple[str, _Value]] = {
     "speed_up": ("DOUBLE", lambda _, row: row.speed_up),
     "efficiency": ("DOUBLE", lambda _, row: row.efficiency),
     "knee": ("BOOLEAN", lambda made, row: row is made.knee),
-    "reason": ("VARCHAR", lambda _, row: row.reason or None),
     "unit": ("BIGINT", lambda made, _: made.plan.unit),
     "gpu_s": ("DOUBLE", lambda _, row: row.gpu_s),
     "energy_j": ("DOUBLE", lambda _, row: row.energy_j),
-    "nvlink_mb": ("DOUBLE", lambda _, row: row.nvlink_mb),
-    "network_mb": ("DOUBLE", lambda _, row: row.network_mb),
     "util_mean_pct": ("DOUBLE", lambda _, row: row.util_mean_pct),
     "balance": ("DOUBLE", lambda _, row: row.balance),
-    "waiting_share": ("DOUBLE", lambda _, row: row.waiting),
-    **{f"waiting_{each}_share": ("DOUBLE", _wait(each)) for each in CAUSES},
 }
 
 

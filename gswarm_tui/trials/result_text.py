@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from gswarm_agent.redact import redact
 from gswarm_tui.analysis.summary_text import TextTable, share
@@ -14,25 +14,15 @@ from gswarm_tui.common.quantities import (
     energy,
     formatted,
     gpu_time,
-    megabytes,
     percent,
 )
 from gswarm_tui.trials.results import (
-    CPU,
-    DISKS,
-    NETWORK,
-    SLOWEST,
-    UNEXPLAINED,
     PlacementResult,
     TrialResults,
 )
 
 KNEE = "*"
 """Sign at the knee in tables."""
-_WAITS = {
-    NETWORK: "the network", DISKS: "disks", CPU: "one CPU core", SLOWEST: "the slowest GPU",
-    UNEXPLAINED: "unexplained",
-}  # fmt: skip
 
 
 def command_text(results: TrialResults) -> str:
@@ -41,7 +31,7 @@ def command_text(results: TrialResults) -> str:
 
 
 def sentence(results: TrialResults) -> str:
-    """Return the result in a sentence: the knee and the largest placement, with its main loss."""
+    """Return the result in a sentence: the knee and the largest placement."""
     baseline, knee = results.baseline, results.knee
     if baseline is None:
         return "No run has completed, so there is nothing to compare."
@@ -54,27 +44,25 @@ def sentence(results: TrialResults) -> str:
     parts: list[str] = []
     for row in shown:
         times = f"{row.speed_up:.1f} ×" + ("" if parts else " as fast")
-        said_later = row is not largest and row.reason == largest.reason
-        reason = "" if said_later or not row.reason else f", mostly waiting for {_WAITS[row.reason]}"
-        parts.append(f"{row.placement}: {times}, {share(row.efficiency)}{reason}")
+        parts.append(f"{row.placement}: {times}, {share(row.efficiency)}")
     if knee is baseline:
         parts.append(f"the knee is {baseline.placement}")
     return "; ".join(parts) + "."
 
 
 _Column = tuple[str, Callable[[PlacementResult], str]]
-_PLACED, _MAIN_WAIT = "placed", "mostly for"
-"""Columns of texts; all others are numbers."""
 
 
-def scaling_table(results: TrialResults) -> TextTable:
-    """Return time, speed-up, efficiency and cost of each placement; at most 80 cells wide."""
+def result_table(results: TrialResults) -> TextTable:
+    """Return time, speed-up, efficiency and cost of each placement, and how busy its GPUs were."""
     measured: _Column = (
         ("per s", lambda row: _three(row.throughput))
         if results.plan.higher_is_better
         else ("time", lambda row: duration(row.wall_s))
     )
-    columns: tuple[_Column, ...] = (
+    columns: list[_Column] = [
+        ("nodes", lambda row: str(row.placement.nodes)),
+        ("GPUs", lambda row: str(row.placement.gpus)),
         measured,
         ("±", lambda row: DASH if row.spread is None else f"{100 * row.spread:.1f} %"),
         ("speed-up", lambda row: formatted(row.speed_up, "{:.2f} ×")),
@@ -84,48 +72,10 @@ def scaling_table(results: TrialResults) -> TextTable:
         ),
         ("GPU time", lambda row: gpu_time(row.gpu_s).replace("GPU-", "")),
         ("energy", lambda row: energy(row.energy_j)),
-    )
-    return _table(results, columns)
-
-
-def usage_table(results: TrialResults) -> TextTable:
-    """Return what the GPUs of each placement did; at most 80 cells wide."""
-    return _table(results, _USAGE_COLUMNS)
-
-
-def _table(results: TrialResults, columns: Sequence[_Column]) -> TextTable:
-    shown: list[_Column] = [
-        ("nodes", lambda row: str(row.placement.nodes)),
-        ("GPUs", lambda row: str(row.placement.gpus)),
-        *columns,
+        ("util", lambda row: percent(row.util_mean_pct)),
     ]
-    if len({row.placement.spread for row in results.rows}) > 1:
-        shown.insert(2, (_PLACED, lambda row: row.placement.spread))
-    names = tuple(name for name, _ in shown)
-    rows = [tuple(of(row) for _, of in shown) for row in results.rows]
-    right = frozenset(at for at, name in enumerate(names) if name not in (_PLACED, _MAIN_WAIT))
-    return TextTable(names, rows, right)
-
-
-def _runs(row: PlacementResult) -> str:
-    count = len(row.complete)
-    return f"{count}/{count + len(row.incomplete)}" if row.incomplete else str(count)
-
-
-def _main_wait(row: PlacementResult) -> str:
-    cause = max(row.waits, key=lambda each: row.waits[each], default="")
-    return _WAITS[cause].removeprefix("the ") if cause and row.waits[cause] >= 0.01 else DASH
-
-
-_USAGE_COLUMNS: tuple[_Column, ...] = (
-    ("runs", _runs),
-    ("util", lambda row: percent(row.util_mean_pct)),
-    ("balance", lambda row: share(row.balance)),
-    ("NVLink", lambda row: megabytes(row.nvlink_mb)),
-    ("network", lambda row: megabytes(row.network_mb)),
-    ("waiting", lambda row: share(row.waiting)),
-    (_MAIN_WAIT, _main_wait),
-)
+    rows = [tuple(of(row) for _, of in columns) for row in results.rows]
+    return TextTable(tuple(name for name, _ in columns), rows, frozenset(range(len(columns))))
 
 
 def notes(results: TrialResults) -> Iterator[str]:
@@ -143,7 +93,7 @@ def notes(results: TrialResults) -> Iterator[str]:
     per = "per run"
     if results.plan.higher_is_better:
         per = f"per {results.plan.unit:,} of the throughput's unit"
-    yield f"GPU time, energy and traffic are {per}; ± is half the range of the runs."
+    yield f"GPU time and energy are {per}; ± is half the range of the runs."
     yield from _incomplete(results)
 
 

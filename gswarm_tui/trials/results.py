@@ -6,38 +6,25 @@ smallest placement with a complete run: S = T1 / Tn and E = S / n, with n times 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from gswarm_tui.trials.outcome import RunOutcome
 from gswarm_tui.trials.plan import PACKED, Placement, TrialPlan
 
-NETWORK, DISKS, CPU, SLOWEST, UNEXPLAINED = "network", "disks", "cpu", "slowest_gpu", "unexplained"
-CAUSES = (NETWORK, DISKS, CPU, SLOWEST, UNEXPLAINED)
-"""Causes for which a GPU waits, as far as samples show; the first that applies counts."""
-LOSS_WITH_REASON = 0.2
-"""A lower loss of efficiency gets no reason: it is common, and runs differ by 8 % on other GPUs anyway."""
-MOSTLY = 0.5
-"""A wait that makes up more than this share of a loss is its reason."""
 SHORTEST_S, MOST_PER_S = 1e-6, 1e30
 """Shorter times, and throughputs above or below, would overflow a figure and are left out."""
 
 
 @dataclass(frozen=True)
 class RunFigures:
-    """Figures of one run's GPUs and nodes, from its samples; None is unmeasured.
-
-    ``waits`` are the shares of the GPU time in which a GPU waited, by cause. Traffic is what was received.
-    """
+    """Figures of one run's GPUs from its samples; None is unmeasured."""
 
     gpus: int
     energy_j: float | None = None
     util_mean_pct: float | None = None
     balance: float | None = None
-    nvlink_mb: float | None = None
-    network_mb: float | None = None
-    waits: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -54,8 +41,7 @@ class PlacementResult:
 
     ``size`` is the number of GPUs relative to the baseline. ``seconds`` is the time that is compared: of a
     run, or of a unit of work. ``spread`` is half the range of the runs' times, relative to their median.
-    ``gpu_s``, ``energy_j`` and the traffic are per run, or per ``TrialPlan.unit`` of work. ``reason`` is
-    one of ``CAUSES`` or empty.
+    ``gpu_s`` and ``energy_j`` are per run, or per ``TrialPlan.unit`` of work.
     """
 
     placement: Placement
@@ -72,11 +58,6 @@ class PlacementResult:
     energy_j: float | None = None
     util_mean_pct: float | None = None
     balance: float | None = None
-    nvlink_mb: float | None = None
-    network_mb: float | None = None
-    waits: Mapping[str, float] = field(default_factory=dict)
-    waiting: float | None = None
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -144,19 +125,14 @@ def _row(
     times = [seconds for _, seconds in timed]
     middle = median(times)
     figures = [run.figures for run in complete if run.figures is not None]
-    waits = [one.waits for one in figures if one.waits]
     size = placement.gpus / (baseline.placement.gpus if baseline else placement.gpus)
     speed_up = (baseline.seconds or middle) / middle if baseline else 1.0
-
-    def per_unit(value_of: Callable[[RunFigures], float | None]) -> float | None:
-        """Return the median of a figure for a unit of work."""
-        return _median(
-            value * plan.unit * seconds / run.outcome.wall_s
-            for run, seconds in timed
-            if run.figures is not None and (value := value_of(run.figures)) is not None
-        )
-
-    row = PlacementResult(
+    energies = (
+        run.figures.energy_j * plan.unit * seconds / run.outcome.wall_s
+        for run, seconds in timed
+        if run.figures is not None and run.figures.energy_j is not None
+    )
+    return PlacementResult(
         placement,
         complete,
         incomplete,
@@ -168,15 +144,10 @@ def _row(
         speed_up=speed_up,
         efficiency=speed_up / size,
         gpu_s=placement.gpus * middle * plan.unit,
-        energy_j=per_unit(lambda one: one.energy_j),
+        energy_j=_median(energies),
         util_mean_pct=_median(one.util_mean_pct for one in figures),
         balance=_median(one.balance for one in figures),
-        nvlink_mb=per_unit(lambda one: one.nvlink_mb),
-        network_mb=per_unit(lambda one: one.network_mb),
-        waits={cause: median(one.waits.get(cause, 0.0) for one in figures) for cause in CAUSES if waits},
-        waiting=_median(sum(one.values()) for one in waits),
     )
-    return row if baseline is None else replace(row, reason=_reason(row, baseline, speed_up / size))
 
 
 def _seconds(plan: TrialPlan, run: MeasuredRun) -> float | None:
@@ -189,24 +160,6 @@ def _seconds(plan: TrialPlan, run: MeasuredRun) -> float | None:
     if throughput is None or not 1 / MOST_PER_S <= throughput <= MOST_PER_S:
         return None
     return 1 / throughput
-
-
-def _reason(row: PlacementResult, baseline: PlacementResult, efficiency: float) -> str:
-    """Return the main cause of a placement's loss, one of ``CAUSES`` or empty.
-
-    The GPU time that a placement takes beyond the baseline's is its loss. A cause explains it if GPUs waited
-    for it longer than in the baseline by more than half of the loss.
-    """
-    loss = 1 - efficiency
-    if loss < LOSS_WITH_REASON:
-        return ""
-    grown = {
-        cause: share - baseline.waits.get(cause, 0.0) * efficiency
-        for cause, share in row.waits.items()
-        if cause != UNEXPLAINED and baseline.waits
-    }
-    cause = max(grown, key=lambda each: grown[each], default="")
-    return cause if cause and grown[cause] > MOSTLY * loss else ""
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -1,4 +1,4 @@
-"""Results of trials: figures, knee and reasons, and the sentence, tables and notes made from them."""
+"""Results of trials: figures, knee, and the sentence, table and notes made from them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,8 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.printing.table import show
 from gswarm_tui.trials.outcome import FAILED, OK, TIMEOUT, RunOutcome
 from gswarm_tui.trials.plan import PACKED, SPREAD, Placement, TrialPlan, TrialRun
-from gswarm_tui.trials.result_text import notes, scaling_table, sentence, usage_table
-from gswarm_tui.trials.results import (
-    CPU,
-    DISKS,
-    NETWORK,
-    SLOWEST,
-    MeasuredRun,
-    RunFigures,
-    TrialResults,
-    trial_results,
-)
+from gswarm_tui.trials.result_text import notes, result_table, sentence
+from gswarm_tui.trials.results import MeasuredRun, RunFigures, TrialResults, trial_results
 
 Times = Mapping[Placement, Sequence[float]]
 
@@ -83,41 +74,29 @@ def test_crafted_times_and_throughputs_do_not_end_the_results() -> None:
     for rate in (1e-308, 1e308, math.inf, math.nan, 0.0, -3.0):
         runs = (measured(nodes(1), 1, 8, throughput=3.0), measured(nodes(2), 1, 8, throughput=rate))
         made = results(*runs, throughput="(x)")
-        assert column(scaling_table(made), "speed-up") == ["1.00 ×", "–"]
+        assert column(result_table(made), "speed-up") == ["1.00 ×", "–"]
     made = results(*(measured(nodes(n), 1, 8, throughput=1e-30 * n**20) for n in (1, 8)), throughput="(x)")
     assert json.dumps(results_json(made), allow_nan=False)
-
-
-def test_waiting_is_the_median_of_the_runs_though_each_waits_for_something_else() -> None:
-    made = results(
-        measured(nodes(1), 1, 8, waits={NETWORK: 0.3}),
-        measured(nodes(1), 2, 8, waits={DISKS: 0.4}),
-        measured(nodes(1), 3, 8, waits={CPU: 0.5}),
-    )
-    assert column(usage_table(made), "waiting") == ["40 %"]
 
 
 def test_published_rapids_and_dask_figures_are_reproduced() -> None:
     """254.0 s on one GPU and 128.7 s on two are 1.97 times as fast, at 98.7 %."""
     made = of_times({nodes(1, 1): [254.0], nodes(2, 1): [128.7]})
     assert sentence(made) == "2 nodes × 1 GPU: 2.0 × as fast, 99 %."
-    table = scaling_table(made)
+    table = result_table(made)
     assert column(table, "speed-up") == ["1.00 ×", "1.97 ×"]
     assert column(table, "efficiency") == ["100.0 %", "* 98.7 %"]
     assert column(table, "GPU time") == ["4.23 min", "4.29 min"]
 
 
-def test_sentence_names_knee_and_largest_placement_with_the_reason() -> None:
+def test_sentence_names_knee_and_largest_placement() -> None:
     made = results(
-        measured(nodes(1), 1, 340.0, waits={NETWORK: 0.0}),
-        measured(nodes(2), 1, 180.0, waits={NETWORK: 0.02}),
-        measured(nodes(4), 1, 100.0, waits={NETWORK: 0.06}),
-        measured(nodes(8), 1, 83.0, waits={NETWORK: 0.45, DISKS: 0.02}),
+        measured(nodes(1), 1, 340.0),
+        measured(nodes(2), 1, 180.0),
+        measured(nodes(4), 1, 100.0),
+        measured(nodes(8), 1, 83.0),
     )
-    assert sentence(made) == (
-        "4 nodes × 4 GPUs: 3.4 × as fast, 85 %; "
-        "8 nodes × 4 GPUs: 4.1 ×, 51 %, mostly waiting for the network."
-    )
+    assert sentence(made) == ("4 nodes × 4 GPUs: 3.4 × as fast, 85 %; 8 nodes × 4 GPUs: 4.1 ×, 51 %.")
 
 
 def test_median_and_half_the_range_are_of_the_repeats() -> None:
@@ -136,8 +115,7 @@ def test_failed_runs_are_shown_and_not_averaged() -> None:
         measured(nodes(4), 1, 600.0, status=TIMEOUT),
         measured(nodes(4), 2, 20.0, status=FAILED, reason="gpu02 failed"),
     )
-    assert column(scaling_table(made), "time") == ["00:01:40", "52 s", "–"]
-    assert column(usage_table(made), "runs") == ["1", "1/2", "0/2"]
+    assert column(result_table(made), "time") == ["00:01:40", "52 s", "–"]
     assert [note for note in notes(made) if note.startswith("Not averaged")] == [
         "Not averaged: 2 nodes × 4 GPUs, repeat 2: exit status 1 (3 s).",
         "Not averaged: 4 nodes × 4 GPUs, repeat 1: timeout (00:10:00).",
@@ -153,14 +131,14 @@ def test_warm_up_run_is_not_compared() -> None:
 def test_without_a_complete_run_nothing_is_compared() -> None:
     made = results(measured(nodes(1), 1, 3.0, status=FAILED), measured(nodes(2), 1, 3.0, status=FAILED))
     assert sentence(made) == "No run has completed, so there is nothing to compare."
-    assert column(scaling_table(made), "speed-up") == ["–", "–"]
+    assert column(result_table(made), "speed-up") == ["–", "–"]
 
 
 def test_smallest_placement_with_a_complete_run_is_the_baseline() -> None:
     made = results(
         measured(nodes(1), 1, 3.0, status=FAILED), measured(nodes(2), 1, 60.0), measured(nodes(4), 1, 40.0)
     )
-    assert column(scaling_table(made), "efficiency") == ["–", "100.0 %", "* 75.0 %"]
+    assert column(result_table(made), "efficiency") == ["–", "100.0 %", "* 75.0 %"]
     assert "compare medians with those of 2 nodes × 4 GPUs, on n times the GPUs" in " ".join(notes(made))
 
 
@@ -171,59 +149,34 @@ def test_knee_may_be_the_smallest_placement() -> None:
 
 def test_throughput_is_compared_and_costs_are_per_unit_of_work() -> None:
     made = results(
-        measured(nodes(1), 1, 60.0, throughput=1000.0, nvlink_mb=60_000.0),
+        measured(nodes(1), 1, 60.0, throughput=1000.0),
         measured(nodes(2), 1, 60.0, throughput=1900.0),
         measured(nodes(4), 1, 60.0, throughput=None),
         throughput=r"samples/s: ([0-9.]+)",
     )
-    table = scaling_table(made)
+    table = result_table(made)
     assert made.plan.unit == 1000
     assert column(table, "per s") == ["1,000", "1,900", "–"]
     assert column(table, "efficiency") == ["100.0 %", "* 95.0 %", "–"]
     assert column(table, "GPU time") == ["4 s", "4.21 s", "–"]
     first = made.rows[0]
     assert first.energy_j == pytest.approx(400.0)
-    assert first.nvlink_mb == pytest.approx(1000.0)
     assert "per 1,000 of the throughput's unit" in " ".join(notes(made))
     assert "4 nodes × 4 GPUs, repeat 1: no throughput in its output (60 s)" in " ".join(notes(made))
 
 
-@pytest.mark.parametrize(
-    ("cause", "words"),
-    [
-        (NETWORK, "mostly waiting for the network"),
-        (DISKS, "mostly waiting for disks"),
-        (CPU, "mostly waiting for one CPU core"),
-        (SLOWEST, "mostly waiting for the slowest GPU"),
-    ],
-)
-def test_reason_is_the_wait_that_grew_by_most_of_the_loss(cause: str, words: str) -> None:
-    made = results(
-        measured(nodes(1), 1, 100.0, waits={cause: 0.1}), measured(nodes(2), 1, 80.0, waits={cause: 0.4})
-    )
-    assert words in sentence(made)
-
-
-def test_a_wait_that_the_baseline_has_too_is_no_reason() -> None:
-    made = results(
-        measured(nodes(1), 1, 100.0, waits={DISKS: 0.4}), measured(nodes(2), 1, 80.0, waits={DISKS: 0.4})
-    )
-    assert "waiting" not in sentence(made)
-
-
 def test_packed_and_spread_placements_have_distinct_names() -> None:
     made = of_times({nodes(1, 4): [100.0], nodes(2, 4): [55.0], nodes(4, 2, SPREAD): [70.0]})
-    assert column(scaling_table(made), "placed") == ["packed", "packed", "spread"]
+    assert column(result_table(made), "nodes") == ["1", "2", "4"]
     assert sentence(made).startswith("2 nodes × 4 GPUs: 1.8 × as fast")
 
 
-def test_tables_fit_80_columns_without_hidden_figures() -> None:
+def test_the_table_fits_80_columns_without_hidden_figures() -> None:
     long = {nodes(1, 8): [86_000.0] * 2, nodes(256, 8): [1234.0, 1299.0], nodes(512, 4, SPREAD): [9000.0] * 2}
-    made = of_times(long, nvlink_mb=123_456_789.0, network_mb=98_765_432.0, balance=0.991, util_mean_pct=99.7)
-    for table in (scaling_table(made), usage_table(made)):
-        lines = printed(table)
-        assert not any("Hidden" in line for line in lines)
-        assert max(map(len, lines)) <= 80
+    made = of_times(long, balance=0.991, util_mean_pct=99.7)
+    lines = printed(result_table(made))
+    assert not any("Hidden" in line for line in lines)
+    assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize(

@@ -62,23 +62,3 @@ def cut_energy_mj() -> str:
     more = f"coalesce({inside}::DOUBLE * {known} / nullif({work}, 0) - {known_inside}, 0)"
     time = f"any_value(c.to_us - c.from_us) + {more}"
     return f"any_value(c.mj)::DOUBLE * ({time}) / any_value(c.until_us - c.since_us)"
-
-
-def growth(frames: str) -> str:
-    """Return a query for the time over which the counters of each frame grew, its ``growth_ms``.
-
-    ``frames`` is a condition on ``host_samples``. Rates times this are bytes::
-
-        growth_ms = min(ts - ts of the frame before, (missed + 2) * interval_ms)   if no frame is between
-                  = interval_ms                                                    after lost frames
-
-    It is the time since the frame before, also where gauges stand for less: a stuck GPU call makes the next
-    frame late by all deadlines in ``missed``. A suspended node misses none, as its clock stops: there, two
-    intervals bound it. A window that cuts a growth gets its share by time: ``inside_us`` with ``growth_ms``.
-    """
-    return f"""
-SELECT node_id, ts, CASE WHEN seq = lag(seq) OVER before + 1
-         THEN least(date_diff('ms', lag(ts) OVER before, ts), (missed + 2) * interval_ms)
-         ELSE interval_ms END AS growth_ms
-FROM host_samples WHERE {frames}
-WINDOW before AS (PARTITION BY node_id ORDER BY ts)"""  # noqa: S608 (own names)
