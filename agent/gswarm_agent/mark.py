@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gswarm_agent.attach import MARK, connect, send_request
-from gswarm_agent.folder import SOCKET, Folder, folders, tops
+from gswarm_agent.folder import SOCKET, folders, tops
 from gswarm_agent.frame import INFO, STEP, Frame, Note
 from gswarm_agent.probes.procfs import RANK_VARIABLES
 
@@ -141,9 +141,13 @@ def send(name: str, values: Mapping[str, Value], recording: str = "", top: str =
         uid = folder.name.partition("@")[0]
         if not uid.startswith(recording) or SOCKET not in folder.names():
             continue
-        problem = _send_to(folder, data)
-        if problem is None:
+        try:
+            with connect(folder) as connection:
+                problem = str(send_request(connection, data, _TIMEOUT_S).get("error", ""))
+        except (FileNotFoundError, ConnectionRefusedError):
             continue
+        except (OSError, ValueError, AttributeError) as error:
+            problem = f"its agent doesn't answer ({error})"
         if problem:
             sentence = f"recording {uid[:8]} didn't take the mark: {problem}"
             if sentence not in marked.problems:
@@ -151,23 +155,6 @@ def send(name: str, values: Mapping[str, Value], recording: str = "", top: str =
         elif uid not in marked.recordings:
             marked.recordings.append(uid)
     return marked
-
-
-def _send_to(folder: Folder, data: bytes) -> Optional[str]:
-    """Return why the agent of a folder refused a mark; empty if it took it, None if no agent runs."""
-    try:
-        connection = connect(folder)
-    except TimeoutError:
-        return "its agent doesn't answer"
-    except OSError:
-        return None
-    with connection:
-        try:
-            return str(send_request(connection, data, _TIMEOUT_S).get("error", ""))
-        except OSError as error:
-            return f"its agent doesn't answer ({error})"
-        except (ValueError, AttributeError):
-            return "its agent has another version"
 
 
 def step(number: Optional[int] = None, *, compute: Optional[float] = None) -> None:
