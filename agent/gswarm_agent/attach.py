@@ -16,7 +16,7 @@ import struct
 import sys
 import time
 
-from gswarm_agent.folder import LOCK, SOCKET, Folder, FolderError, folders, tops
+from gswarm_agent.folder import LOCK, LOG, SOCKET, Folder, FolderError, folders, tops
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def _become_agent(folder: Folder, serve: Serve, writing: int) -> NoReturn:
 def _redirect_streams(folder: Folder, writing: int) -> None:
     """Print to the log from now on, and close other descriptors: open ones would keep the connection open."""
     kept = {writing, *folder.descriptors}
-    nothing, log = os.open(os.devnull, os.O_RDWR), folder.open_log()
+    nothing, log = os.open(os.devnull, os.O_RDWR), folder.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for descriptor, source in ((0, nothing), (1, log), (2, log)):
         os.dup2(source, descriptor)
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208

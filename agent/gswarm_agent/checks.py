@@ -24,7 +24,7 @@ def check(root: str = "/", folders: Optional[Sequence[str]] = None) -> Dict[str,
     ``counter_obstacle`` why this user may not; see ``CounterRights``.
     """
     candidates = tops() if folders is None else tuple(folders)
-    folder = next(filter(_usable, candidates), None)
+    folder = next((one for one in candidates if not problems_of((one,))), None)
     return {
         "agent_version": __version__,
         "python": sys.executable,
@@ -34,13 +34,6 @@ def check(root: str = "/", folders: Optional[Sequence[str]] = None) -> Dict[str,
         "spool_problems": problems_of(candidates),
         **_counters(root),
     }
-
-
-def _usable(folder: str) -> bool:
-    """Return whether an agent could keep frames in a folder, which need not exist yet."""
-    if os.path.lexists(folder):
-        return not problems_of((folder,))
-    return os.access(Path(folder).parent, os.W_OK | os.X_OK)
 
 
 def _free_mib(folder: Path) -> Optional[int]:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 PARENTS = ("/var/tmp", "/tmp")  # noqa: S108  # the first may outlive a reboot; folders made there are private
 LOCK, SOCKET, LOG = "lock", "serve", "log"
-_MOST_LOG = 256 * 1024
 
 
 class FolderError(Exception):
@@ -165,13 +164,6 @@ class Folder:
     def address(self) -> str:
         """Return the socket's address, short enough whatever the folder's name is."""
         return f"/proc/self/fd/{self._own}/{SOCKET}"
-
-    def open_log(self) -> int:
-        """Open the log to append to it; a long log is emptied first."""
-        descriptor = self.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        if os.fstat(descriptor).st_size > _MOST_LOG:
-            os.ftruncate(descriptor, 0)
-        return descriptor
 
     def lock(self, wait: bool = False, create: bool = True) -> int | None:
         """Lock the folder until the returned descriptor is closed; None if another process holds the lock.

@@ -53,7 +53,7 @@ from gswarm_agent.wire_payload import MAX_LINKS, WireError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from typing import Callable, Dict, List, Optional, Sequence, Tuple
+    from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
     from gswarm_agent.asking.asked_step import AskedStep
     from gswarm_agent.kineto import TraceRun
@@ -91,17 +91,17 @@ def protect_standard_streams() -> Tuple[int, int]:
     return wire_in, wire_out
 
 
-def make_hello(probe: Probe, interval_ms: int) -> Hello:
-    """Return the hello of a new life."""
+def make_hello(probe: Probe, interval_ms: int, life: str, obstacles: Mapping[str, str]) -> Hello:
+    """Return the hello of a life; ``obstacles`` are capabilities beside those of the probe."""
     host, gpus, capabilities = probe.facts()
     return Hello(
         agent_version=__version__,
-        life=os.urandom(8).hex(),
+        life=life,
         interval_ms=interval_ms,
         simulated=probe.simulated,
         host=host,
         gpus=gpus,
-        capabilities=capabilities,
+        capabilities={**capabilities, **obstacles},
         links=probe.links()[:MAX_LINKS],
     )
 
@@ -227,8 +227,7 @@ class Server:
         self._sampler = Sampler(self._probe, self._interval_ms, self.watch)
         if self._groups != DEFAULT_GROUPS:
             self._sampler.set_metrics(self._groups)
-        hello = make_hello(self._probe, self._interval_ms)
-        self._hello = replace(hello, capabilities={**hello.capabilities, **self.obstacles})
+        self._hello = make_hello(self._probe, self._interval_ms, os.urandom(8).hex(), self.obstacles)
         self._step_ns = 0
         self._spool.begin(self._hello)
         self._introduce_to_head()
@@ -243,9 +242,7 @@ class Server:
         frame = sampler.take()
         self._spool.put(self._marks.put_on(frame))
         if frame.notes and self._probe is not None and self._hello is not None:
-            _, _, capabilities = self._probe.facts()
-            links = self._probe.links()[:MAX_LINKS]
-            hello = replace(self._hello, capabilities={**capabilities, **self.obstacles}, links=links)
+            hello = make_hello(self._probe, self._interval_ms, self._hello.life, self.obstacles)
             if hello != self._hello:
                 self._hello = hello
                 self._spool.change(hello)

@@ -107,7 +107,7 @@ def repeating_fleet(names: Sequence[str], seed: int) -> Iterator[_RepeatingNode]
     recorded = []
     for index, name in enumerate(names):
         node = SimulatedNode(Simulation(name, index, len(names), GPUS, seed, 0))
-        hello = replace(make_hello(node, 1000), life=f"life-{name}")
+        hello = make_hello(node, 1000, f"life-{name}", {})
         if index < RECORDED:
             readings = [node.read((60 + n) * 10**9) for n in range(READINGS)]
             recorded.append(
