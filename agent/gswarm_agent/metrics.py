@@ -415,8 +415,6 @@ PORT_COLUMNS, MOUNT_COLUMNS = (columns for _, columns in LISTING_COLUMNS)
 GPU_COLUMNS: Tuple[str, ...] = tuple(m.name for m in GPU_METRICS)
 CURVE_METRICS: Tuple[Metric, ...] = tuple(m for m in GPU_METRICS if m.group != HEALTH)
 """The first of GPU_METRICS: those with a curve on screens, whose history is kept. Health comes after them."""
-LARGE_FLEET_COLUMNS = GPU_COLUMNS.index("dram_active_pct") + 1
-"""How many of these keep a curve in the largest fleets."""
 ACTIVITY_COLUMNS: Tuple[str, ...] = tuple(m.name for m in GPU_METRICS if m.group == ACTIVITY)
 INSTANCE_COLUMNS: Tuple[str, ...] = ("mem_used_mib", *ACTIVITY_COLUMNS)
 """The metrics that MIG instances have, too."""

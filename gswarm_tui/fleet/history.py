@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_agent.metrics import CURVE_METRICS, HOST_COLUMNS, LARGE_FLEET_COLUMNS, MAX_INTERVAL_MS
+from gswarm_agent.metrics import CURVE_METRICS, HOST_COLUMNS, MAX_INTERVAL_MS
 
 Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
@@ -66,13 +66,11 @@ class History:
         self._values[row] = values[:, : self._values.shape[2]]
 
     def extend(self, times: Floats, intervals: Singles, values: Singles) -> None:
-        """Add more frames, later than all others and oldest first; columns that they lack are NaN."""
+        """Add more frames, later than all others and oldest first."""
         rows = np.arange(self._count, self._count + len(times)) % self.capacity
         self._newest = float(times[-1]) if len(times) else self._newest
         self._count += len(times)
-        width = min(self._values.shape[2], values.shape[2])
-        self._times[rows], self._intervals[rows] = times, intervals
-        self._values[rows, :, :width], self._values[rows, :, width:] = values[:, :, :width], np.nan
+        self._times[rows], self._intervals[rows], self._values[rows] = times, intervals, values
 
     def reaches(self, ts: float) -> bool:
         """Return whether no frame since a time was dropped to make room for newer ones."""
@@ -154,11 +152,9 @@ HISTORY_SHORTEST = 120
 def empty_history(nodes: int, gpus: int) -> tuple[History, History]:
     """Return empty histories of the ``gpus`` GPUs and the host of a node in a fleet of ``nodes`` nodes.
 
-    That of GPUs has the columns of CURVE_METRICS, which come first in the catalogue, in large fleets fewer.
+    That of GPUs has the columns of CURVE_METRICS, which come first in the catalogue.
     """
     columns = len(CURVE_METRICS)
-    if nodes * max(gpus, 1) * columns * VALUE_BYTES * HISTORY_SHORTEST > HISTORY_BYTES:
-        columns = LARGE_FLEET_COLUMNS
     a_tick = nodes * max(gpus, 1) * columns * VALUE_BYTES
     length = min(HISTORY_LONGEST, max(HISTORY_SHORTEST, HISTORY_BYTES // max(1, a_tick)))
     return History(length, gpus, columns), History(length, 1, len(HOST_COLUMNS))
