@@ -250,7 +250,7 @@ HOMES: dict[str, set[str]] = {
 
 # Lines of each room's files, rounded up to the next 25.
 LINES: dict[str, int] = {
-    "gswarm_agent": 5_000,
+    "gswarm_agent": 4_600,
     "gswarm_agent.asking": 900,
     "gswarm_agent.probes": 4_950,
     "gswarm_tui": 175,
@@ -264,7 +264,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.fleet": 3_475,
     "gswarm_tui.insight": 4_350,
     "gswarm_tui.launch": 1_925,
-    "gswarm_tui.link": 1_450,
+    "gswarm_tui.link": 1_425,
     "gswarm_tui.options": 1_225,
     "gswarm_tui.playback": 500,
     "gswarm_tui.plotting": 1_200,
