@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import glob
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -13,9 +12,12 @@ from typing import TypeVar
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.commands.recording_choice import choose_session, open_source, parse_words
-from gswarm_tui.common.errors import UserError, print_notice, quote
+from gswarm_tui.common.errors import UserError, print_notice
+from gswarm_tui.common.paths import is_pattern, matching
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.printing.progress import Progress
+from gswarm_tui.store.errors import FileInUseError, StoreError
+from gswarm_tui.store.querying.many_files import MOST_FILES, ManyFiles
 from gswarm_tui.store.querying.results import QuerySource
 
 T = TypeVar("T")
@@ -39,13 +41,10 @@ def expand(words: Sequence[str], db: Path | None = None) -> list[ChosenRun]:
     for word in words:
         named = parse_words([word], None)
         run = ChosenRun(named.file or db, named.name)
-        if named.file is None or not re.search(r"[*?[]", str(named.file)) or named.file.exists():
+        if named.file is None or not is_pattern(named.file):
             found[run] = None
-            continue
-        paths = sorted(glob.glob(str(named.file), recursive=True))  # noqa: PTH207 (patterns may be absolute)
-        if not paths:
-            raise UserError(f"no file matches {quote(str(named.file))}; name others.")
-        found |= dict.fromkeys(ChosenRun(Path(path), named.name, matched=True) for path in paths)
+        else:
+            found |= dict.fromkeys(ChosenRun(path, named.name, matched=True) for path in matching(named.file))
     return list(found)
 
 
@@ -60,37 +59,53 @@ def load_each(
     Raises UserError, StoreError.
     """
     loaded: list[T] = []
-    with Progress(doing) as progress, skipping() as skip:
+    skipped: list[UserError] = []
+    with Progress(doing) as progress:
         for number, run in enumerate(runs):
             progress.report(number / len(runs))
-            with skip(matched=run.matched), contextlib.closing(open_source(run.file, environ)) as source:
-                choose = periods.find_period if run.matched else choose_session
-                loaded.append(load(source, choose(source, run.session)))
+            try:
+                with contextlib.closing(open_source(run.file, environ)) as source:
+                    choose = periods.find_period if run.matched else choose_session
+                    loaded.append(load(source, choose(source, run.session)))
+            except UserError as error:
+                if not run.matched:
+                    raise
+                skipped.append(error)
+    _print_skipped(skipped, len(runs))
     return loaded
 
 
-@contextlib.contextmanager
-def skipping() -> Iterator[Callable[..., contextlib.AbstractContextManager[None]]]:
-    """Collect the errors of files, and print the first ones when all have been read.
+def open_together(paths: Sequence[Path]) -> QuerySource:
+    """Open recordings, some by patterns, as one that has a column ``run``. Raises UserError, StoreError."""
+    matched = {file: is_pattern(path) for path in paths for file in matching(path)}
+    if len(matched) > MOST_FILES:
+        raise UserError(
+            f"{len(matched):,} recordings match, but sql reads at most {MOST_FILES} at once; add them to one "
+            "dataset with gswarm-tui export --append, which DuckDB, polars, Dask and Spark read."
+        )
+    skipped: list[UserError] = []
 
-    Raises the first error if every file fails.
-    """
-    errors: list[UserError] = []
-    used = 0
+    def skip(path: Path, error: StoreError) -> None:
+        if isinstance(error, FileInUseError):
+            error = FileInUseError(f"{path} is still recorded or in use, so query it alone")
+        if not matched[path]:
+            raise error
+        skipped.append(error)
 
-    @contextlib.contextmanager
-    def skip(*, matched: bool) -> Iterator[None]:
-        nonlocal used
-        try:
-            yield
-            used += 1
-        except UserError as error:
-            if not matched:
-                raise
-            errors.append(error)
+    stems = Counter(path.stem for path in matched)
+    runs = {path.stem if stems[path.stem] == 1 else str(path): path for path in matched}
+    with Progress(f"opening {plural(len(runs), 'recording')}") as progress:
+        source = ManyFiles(runs, skip, progress.report)
+    with contextlib.ExitStack() as stack:
+        stack.callback(source.close)
+        _print_skipped(skipped, len(runs))
+        stack.pop_all()
+    return source
 
-    yield skip
-    if errors and not used:
+
+def _print_skipped(errors: Sequence[UserError], files: int) -> None:
+    """Print the first reasons why files are left out. Raises the first one if none is left."""
+    if errors and len(errors) == files:
         raise errors[0]
     for error in errors[:MOST_SKIPPED]:
         print_notice(f"skipped: {str(error).partition('; ')[0].rstrip('.')}.")

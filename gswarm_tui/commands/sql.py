@@ -10,7 +10,10 @@ from pathlib import Path
 
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import open_source
+from gswarm_tui.commands.run_choice import open_together
 from gswarm_tui.common.errors import UserError, printable
+from gswarm_tui.common.paths import is_pattern
+from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser, parse
 from gswarm_tui.printing import formats
 from gswarm_tui.printing.progress import Progress
@@ -26,6 +29,11 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         "Query a recording with DuckDB's SQL, also while it is written. Without a query,\n"
         "the SQL screen opens, with history and completion. Queries can't change a\n"
         "recording.",
+        database=False,
+    )
+    text = "recording file or 'runs/*.duckdb', can be repeated (default: the newest in this folder)"
+    parser.add_argument(
+        "--db", action="append", type=values.argument(values.recordings), metavar="PATH", help=text
     )
     parser.add_argument("query", nargs="?", metavar="QUERY", help="statements; - reads standard input")
     parser.add_argument("--file", "-f", metavar="FILE", help="read statements from a file")
@@ -42,7 +50,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         raise UserError("the query is empty.")
     if output.out is not None and len(statements) > 1:
         raise UserError(f"-o writes one result, but there are {len(statements)} statements.")
-    with closing(open_source(arguments.db, environ, for_people=True)) as source:
+    with closing(_open(arguments.db or [], environ)) as source:
         if interactive:
             return _open_screen(source, environ)
         check_output_file(output.out, force=output.force, recording=source.path)
@@ -51,6 +59,13 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
                 print()
             _print_result(source, statement, output)
     return 0
+
+
+def _open(paths: Sequence[Path], environ: Mapping[str, str]) -> QuerySource:
+    """Open one recording, or several as one. Raises UserError, StoreError."""
+    if len(paths) > 1 or any(map(is_pattern, paths)):
+        return open_together(paths)
+    return open_source(paths[0] if paths else None, environ, for_people=True)
 
 
 def _print_result(source: QuerySource, statement: str, output: formats.OutputOptions) -> None:

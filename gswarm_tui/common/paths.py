@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from gswarm_tui.common.errors import UserError, nearest
+from gswarm_tui.common.errors import UserError, nearest, quote
 from gswarm_tui.common.quantities import first_of
 
 _NAME = "gswarm-tui"
@@ -26,6 +27,21 @@ def recordings_beside(path: Path) -> str:
     if close := nearest(path.stem, [name.removesuffix(".duckdb") for name in names]):
         return f"{close}.duckdb"
     return f"; its folder has {first_of(names, MOST_NAMED)}"
+
+
+def is_pattern(path: Path) -> bool:
+    """Return whether a path is a pattern, as in ``runs/*.duckdb``, and not the name of a file."""
+    return bool(re.search(r"[*?[]", str(path))) and not path.exists()
+
+
+def matching(path: Path) -> list[Path]:
+    """Return the files that match a pattern, else the path itself. Raises UserError if none matches."""
+    if not is_pattern(path):
+        return [path]
+    found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (the pattern may be absolute)
+    if not found:
+        raise UserError(f"no file matches {quote(str(path))}; name others.")
+    return [Path(one) for one in found]
 
 
 def working_folder() -> Path:

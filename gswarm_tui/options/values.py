@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from gswarm_agent.metrics import ALL_GROUPS, GPU_BY_NAME, GPU_BY_SHORT, known_groups
 from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.common.errors import nearest, quote
-from gswarm_tui.common.paths import recordings_beside
+from gswarm_tui.common.paths import is_pattern, recordings_beside
 from gswarm_tui.common.time_input import parse_seconds
 
 T = TypeVar("T")
@@ -110,6 +110,12 @@ def recording(value: str) -> Path:
     if not found.exists():
         raise ValueError(f"there is no file {quote(str(found))}{recordings_beside(found)}")
     return file(value)
+
+
+def recordings(value: str) -> Path:
+    """Parse the path of an existing database, or a pattern of such paths."""
+    found = path(value)
+    return found if is_pattern(found) else recording(value)
 
 
 def switch(value: str | bool) -> bool:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import duckdb
@@ -17,7 +18,13 @@ import pytest
 
 from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import SessionStarted
+from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.store.querying.many_files import ManyFiles
+from gswarm_tui.store.querying.results import QuerySource
+from gswarm_tui.store.sql.schema import TABLES
+from gswarm_tui.store.sql.views import VIEW_NAMES
 from tests.bench.processes import cpu_s
+from tests.integration import exchange_recording
 from tests.terminal import pause
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
 
@@ -178,3 +185,52 @@ def test_ctrl_c_ends_a_query_at_once(path: Path) -> None:
         process.communicate()
     assert process.returncode == 130
     assert error == b""
+
+
+def test_many_recordings_are_queried_as_one(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("more").mkdir()
+    for name in ("more/run.duckdb", "more/two.duckdb"):
+        shutil.copy(path, name)
+    Path("more/torn.duckdb").write_bytes(b"torn")
+
+    def answer(query: str, *files: str) -> list[dict[str, object]]:
+        words = [word for file in files for word in ("--db", file)]
+        assert main(["sql", query, *words, "--json"]) == 0
+        rows: list[dict[str, object]] = json.loads(capsys.readouterr().out)
+        return rows
+
+    by_run = "SELECT run, count(*) AS n, min(gpu_id) AS gpu FROM samples GROUP BY run ORDER BY gpu"
+    assert answer(by_run, "run.duckdb", "more/*.duckdb") == [
+        {"run": "run.duckdb", "n": 6, "gpu": 1},
+        {"run": "more/run.duckdb", "n": 6, "gpu": 3},
+        {"run": "two", "n": 6, "gpu": 5},
+    ]
+    assert answer(by_run, "more/two*.duckdb") == [{"run": "two", "n": 6, "gpu": 1}]
+    assert main(["sql", COUNT, "--db", "run.duckdb", "--db", "more/torn.duckdb"]) == 1
+    assert "more/torn.duckdb is not a DuckDB file" in capsys.readouterr().err
+
+
+def test_each_table_and_view_of_many_recordings_has_the_rows_of_each(tmp_path: Path) -> None:
+    files = {"one": exchange_recording.run(tmp_path / "1.duckdb")}
+    files["two"] = exchange_recording.profiled_run(tmp_path / "2.duckdb")
+    errors: list[object] = []
+    many = ManyFiles(files, lambda *error: errors.append(error), lambda _share: None)
+
+    def rows(source: QuerySource, name: str) -> list[str]:
+        found = source.query(f"FROM {name}").dicts()
+        return sorted(
+            str({key: row[key] for key in row if not key.endswith("_id") and key != "run"}) for row in found
+        )
+
+    with closing(many), closing(FileSource(files["one"])) as one, closing(FileSource(files["two"])) as two:
+        for name in (*VIEW_NAMES, *(table.name for table in TABLES)):
+            assert rows(many, name) == sorted(rows(one, name) + rows(two, name)), name
+        runs = many.query(
+            "SELECT DISTINCT run, node FROM session_summary WHERE scope = 'node' ORDER BY ALL"
+        ).rows()
+        assert runs == [("one", "n1"), ("one", exchange_recording.STRANGE)]
+        assert many.query("SELECT DISTINCT run FROM profile_kernels").rows() == [("two",)]
+    assert errors == []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from gswarm_tui.common.paths import recordings_beside
 from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings, connect_in_memory
 from gswarm_tui.store.errors import MissingFileError, NotARecordingError, StoreError, open_error
 from gswarm_tui.store.sql import schema
-from gswarm_tui.store.sql.schema import SCHEMA_VERSION, literal
+from gswarm_tui.store.sql.schema import REFERENCES, SCHEMA_VERSION, TableSchema, literal
 from gswarm_tui.store.sql.views import VIEW_NAMES, view_statements
 
 _NOT_OURS = "isn't a recording of gswarm-tui; name one with --db"
@@ -122,10 +122,14 @@ def check_regular_file(path: Path, *, may_be_missing: bool = False) -> None:
             raise StoreError(f"{each} is a pipe or a device, not a file; name another one with --db")
 
 
+def reading_paths(*files: Path) -> list[str]:
+    """Return the paths of files and their logs, for ``allowed_paths``."""
+    return [str(each) for file in files for each in with_logs(file)]
+
+
 def attach(connection: duckdb.DuckDBPyConnection, path: Path, options: str, *others: Path) -> None:
     """Attach the file as ``rec`` after denying access to all but it and ``others``. Raises duckdb.Error."""
-    files = [str(each) for file in (path, *others) for each in with_logs(file)]
-    connection.execute("SET allowed_paths = ?", [files])
+    connection.execute("SET allowed_paths = ?", [reading_paths(path, *others)])
     connection.execute("SET enable_external_access = false")
     connection.execute(f"ATTACH {literal(str(path))} AS rec {options}")
 
@@ -187,13 +191,21 @@ def _show_tables(connection: duckdb.DuckDBPyConnection, path: Path, tables: Coll
     for table in schema.TABLES:
         if tables and table.name not in tables:
             continue
-        there, shown = existing[table.name], []
-        for column in table.columns:
-            if column.name not in there:
-                shown.append(f"NULL::{column.type} AS {column.name}")
-            elif column.type == "VARCHAR":  # a terminal obeys control characters
-                shown.append(f"regexp_replace({column.name}, '{_CONTROL}', ' ', 'g') AS {column.name}")
-            else:
-                shown.append(column.name)
+        there = existing[table.name]
         rows = f"FROM rec.main.{table.name}" if there else "WHERE false"
-        connection.execute(f"CREATE VIEW {table.name} AS SELECT {', '.join(shown)} {rows}")
+        connection.execute(f"CREATE VIEW {table.name} AS SELECT {shown_columns(table, there)} {rows}")
+
+
+def shown_columns(table: TableSchema, there: Mapping[str, str], before: Mapping[str, int] = {}) -> str:
+    """Return the columns of a table as SQL: missing ones are NULL, and ids are raised by ``before``."""
+    shown = []
+    for column in table.columns:
+        if column.name not in there:
+            shown.append(f"NULL::{column.type} AS {column.name}")
+        elif column.type == "VARCHAR":  # a terminal obeys control characters
+            shown.append(f"regexp_replace({column.name}, '{_CONTROL}', ' ', 'g') AS {column.name}")
+        elif added := before.get(REFERENCES.get(column.name, "")):
+            shown.append(f"{column.name} + {added} AS {column.name}")
+        else:
+            shown.append(column.name)
+    return ", ".join(shown)

@@ -402,6 +402,19 @@ TABLES = (
 )
 # fmt: on
 
+ID_TABLES = {
+    "recording_id": "recordings",
+    "node_id": "nodes",
+    "gpu_id": "gpus",
+    "session_id": "sessions",
+    "finding_id": "findings",
+    "profile_id": "profiles",
+    "name_id": "profile_names",
+}
+"""Ids, which count the rows of a table of one file."""
+REFERENCES = {name: name for name in ID_TABLES} | {"short_name_id": "name_id"}
+"""The id that each column has."""
+
 
 def micros(seconds: float) -> int:
     """Return Unix seconds as the microseconds that are stored."""

@@ -33,7 +33,8 @@ FROM (
         WHERE kind = '{TRIAL_RUN}')
   WHERE d ->> 'trial_id' IS NOT NULL
 ) r
-LEFT JOIN sessions s ON abs(epoch_us(s.started_at) - epoch_us(r.started_at)) < 1000
+LEFT JOIN sessions s ON s.recording_id = r.recording_id
+  AND abs(epoch_us(s.started_at) - epoch_us(r.started_at)) < 1000
 ORDER BY 1
 """  # noqa: S608 (own names)
 

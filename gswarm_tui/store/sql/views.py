@@ -220,10 +220,22 @@ def meanings(names: Sequence[str]) -> dict[str, str]:
     return {name: best[name] for name in names if name in best}
 
 
-def view_statements() -> Iterator[str]:
-    """Return the statements that create the views, replacing those of an older version."""
+def view_statements(*, by_run: bool = False) -> Iterator[str]:
+    """Return the statements that create the views, replacing those of an older version.
+
+    With ``by_run``, views have the column ``run`` of their tables.
+    """
     for name, view in VIEWS.items():
-        yield f"CREATE OR REPLACE VIEW {name} AS {view.rows}"
+        yield f"CREATE OR REPLACE VIEW {name} AS {_with_run(view) if by_run else view.rows}"
+
+
+def _with_run(view: View) -> str:
+    names = [column.name for column in view.columns]
+    if "run" in names:  # the number of a trial's run
+        return view.rows
+    of_recording = "recordings t USING (recording_id)"
+    named = of_recording if "recording_id" in names else "sessions t USING (session_id)"
+    return f"SELECT t.run, v.* FROM ({view.rows}) v JOIN {named}"  # noqa: S608 (own names)
 
 
 def described() -> Iterator[str]:

@@ -22,20 +22,17 @@ from gswarm_tui.store.recording.bulk_insert import insert
 from gswarm_tui.store.recording.database import Database
 from gswarm_tui.store.recording.minutes import add_all_sums
 from gswarm_tui.store.sql import schema
-from gswarm_tui.store.sql.schema import SCHEMA_VERSION, ColumnSchema, TableSchema, literal
+from gswarm_tui.store.sql.schema import (
+    ID_TABLES,
+    REFERENCES,
+    SCHEMA_VERSION,
+    ColumnSchema,
+    TableSchema,
+    literal,
+)
 from gswarm_tui.store.sql.views import described
 from gswarm_tui.store.transfer.parquet import OF_PROFILES, PRIVATE, RUN, SAMPLES, SETTINGS, SMALL
 
-_NUMBERED = {
-    "recording_id": schema.RECORDINGS,
-    "node_id": schema.NODES,
-    "gpu_id": schema.GPUS,
-    "session_id": schema.SESSIONS,
-    "finding_id": schema.FINDINGS,
-    "profile_id": schema.PROFILES,
-    "name_id": schema.PROFILE_NAMES,
-}
-_REFERENCES = {name: name for name in _NUMBERED} | {"short_name_id": "name_id"}
 _MAY_LACK = {
     schema.EVENTS: {"node_id", "gpu_id"},
     schema.PROFILES: {"node_id"},
@@ -90,7 +87,7 @@ class Importing:
 
     def next_free(self, column: str) -> int:
         """Return the next free id of a recording, node, GPU, session, profile or name."""
-        query = f"SELECT coalesce(max({column}), 0) + 1 FROM {_NUMBERED[column].name}"  # noqa: S608 (own names)
+        query = f"SELECT coalesce(max({column}), 0) + 1 FROM {ID_TABLES[column]}"  # noqa: S608 (own names)
         return int(self.connection.execute(query).fetchall()[0][0])
 
     @property
@@ -133,9 +130,9 @@ class Importing:
                 raise StoreError(f"{folder} is not an export of gswarm-tui: it has no {table.name}/{run}")
         self._renumbered.clear()
         try:
-            for column, table in _NUMBERED.items():
-                if found[table]:
-                    self._renumber(column, table, parquet_rows(found[table]), folder)
+            for table, files in found.items():
+                for column in (column for column, name in ID_TABLES.items() if name == table.name and files):
+                    self._renumber(column, table, parquet_rows(files), folder)
                     self._renumbered.add(column)
             samples = 0
             for done, (table, files) in enumerate(found.items()):
@@ -199,12 +196,12 @@ class Importing:
         there = columns_of(self.connection, reading)
         chosen, joins = {}, []
         for column in table.columns:
-            if id_name := _REFERENCES.get(column.name):
+            if id_name := REFERENCES.get(column.name):
                 optional = column.name in _MAY_LACK.get(table, ())
                 if column.name not in there:
                     raise StoreError(f"{folder / table.name} has no column {column.name}")
                 if id_name not in self._renumbered:
-                    raise StoreError(f"{folder} has no {_NUMBERED[id_name].name}")
+                    raise StoreError(f"{folder} has no {ID_TABLES[id_name]}")
                 alias = f"new_{column.name}_"
                 chosen[column.name] = f"{alias}.number"
                 joins.append(
