@@ -110,19 +110,6 @@ class RecordingQueries:
             comparison.load_run(self._source, one, label) for one, label in zip(found, labels, strict=True)
         ]
 
-    def reference(self, session: Session, *, ended: bool = False) -> str:
-        """Return a session's number; its name if another is named like the number.
-
-        Raises:
-            UserError: the session isn't on disk yet, or with ``ended`` its end isn't.
-        """
-        period = self._find(session)
-        if ended and period.ended_at is None:
-            raise UserError(f"the end of {session.name} isn't on disk yet; try again in a moment")
-        number = str(period.session_id)
-        names = [one.name for one in periods.load_sessions(self._source)]
-        return session.name if number in names else number
-
     def _find(self, session: Session) -> Period:
         candidates = [
             one

@@ -53,7 +53,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         with Progress(f"loading {printable(str(source.path))}", after_s=SOON_S):  # a slow disk takes seconds
             from gswarm_tui.analysis.queries import RecordingQueries
             from gswarm_tui.common.query_history import QueryHistory, history_path
-            from gswarm_tui.run.session_files import write_session_files
             from gswarm_tui.store.recording.past_session import add_session, change_session, dismiss_finding
             from gswarm_tui.tui.replay import ReplayApp
 
@@ -68,7 +67,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             metric=settings.metric,
             open_queries=lambda: RecordingQueries(source.second_source()),
             history=QueryHistory(history_path()),
-            write_files=partial(write_session_files, source.path),
         )
 
         async def play() -> None:

@@ -8,7 +8,7 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -211,19 +211,12 @@ def _app(
 ) -> GswarmApp:
     from gswarm_tui.common.query_history import QueryHistory, history_path
     from gswarm_tui.control.recorder_source import RecorderSource
-    from gswarm_tui.run.session_files import write_session_files
     from gswarm_tui.tui.app import GswarmApp
 
     def queries() -> RecordingQueries:
         from gswarm_tui.analysis.queries import RecordingQueries
 
         return RecordingQueries(RecorderSource.of_recorder(client))
-
-    def write_files(session: str, stem: str) -> Sequence[str]:
-        if not route.place:
-            return write_session_files(client.path, session, stem)
-        word = shlex.join(["gswarm-tui", "plot", f"--db={client.path}", "--", session])
-        raise UserError(f"the recording is on {route.place}, so plot it there: {word}")
 
     recorded = settings.record or not starts_it
     return GswarmApp(
@@ -239,5 +232,4 @@ def _app(
         else None,
         open_queries=queries if recorded else None,
         history=QueryHistory(None if client.read_only else history_path()),  # it is the recorder's user's
-        write_files=write_files if recorded else None,
     )

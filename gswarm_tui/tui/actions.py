@@ -35,8 +35,8 @@ _PLAYED = (PAST, REPLAY)
 _RECORDED = (LIVE, PAST)
 
 _CHANGES = (
-    "start_session stop_session undo_stop rename note mark write_files sample_every switch_metrics trace "
-    "save_screen dismiss_finding ask_job ask_steps force_step"
+    "start_session stop_session undo_stop rename note mark sample_every switch_metrics trace "
+    "dismiss_finding ask_job ask_steps force_step"
 )
 _CHANGING = frozenset(_CHANGES.split())
 
@@ -186,8 +186,6 @@ ACTIONS: tuple[Action, ...] = (
     Action("suspend_process", ("ctrl+z",), "Suspend; fg in the shell continues", VIEWING, words="background"),
     Action("theme", ("t",), "Switch theme", VIEWING, words="colours colors dark light contrast"),
     Action("redraw", ("ctrl+l",), "Redraw screen", VIEWING, priority=True, in_sql=True, words="refresh"),
-    Action("save_screen", ("ctrl+s",), "Save screen as SVG", VIEWING, priority=True, in_sql=True,
-           words="screenshot picture image print"),
     # Playback
     Action("play", ("space",), "Look back while recording continues", PLAYBACK, (), 64, "look back",
            modes=(LIVE,), words="pause freeze rewind history past replay stop"),
@@ -224,8 +222,6 @@ ACTIONS: tuple[Action, ...] = (
              9 if number == "1" else 0, "one step", "1-5", (LIVE,), palette=False) for number in "12345"),
     Action("force_step", ("F",), "Ask NCCL before 2.29.2, too", RECORDING, (ASK,), 9, "force",
            modes=(LIVE,)),
-    Action("write_files", ("P",), "Plot session and write report", RECORDING, (SESSIONS, SESSION), 59, "plot",
-           words="export pdf html save figure"),
     # Program
     Action("sample_every", ("i",), "Change sampling interval", PROGRAM, modes=(LIVE,), words="rate hz"),
     Action("switch_metrics", ("I",), "Switch metric groups", PROGRAM, modes=(LIVE,), words="counters cost"),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from textual.events import Key
@@ -168,28 +166,6 @@ class Viewer(ViewerApp):
         """Switch to a theme by its name, or to the next."""
         self.theme = name or THEME_NAMES[(THEME_NAMES.index(self.theme) + 1) % len(THEME_NAMES)]
         self.show_notice(f"theme {self.theme}")
-
-    async def action_save_screen(self) -> None:
-        """Save a picture of the screen, without notices, in the current folder."""
-        self.clear_notifications()
-        self.screen.call_after_refresh(self.call_later, self._save_screen)
-
-    def _save_screen(self) -> None:
-        at = self.local(self.now())
-        name = f"gswarm-{self.front.SCREEN.replace(' ', '-')}-{at:%Y%m%d-%H%M%S}.svg"
-        picture = self.export_screenshot(title="gswarm-tui", simplify=True)
-        # Without xml:space, rsvg-convert and Inkscape drop the blanks at the start of each text.
-        picture = picture.replace("<svg ", '<svg xml:space="preserve" ', 1)
-        # Rich names a font on the network; the text falls back to the viewer's monospace font.
-        picture = re.sub(r"@font-face {.*?}", "", picture, flags=re.DOTALL)
-        try:
-            # A link of somebody else at this path isn't followed.
-            with Path(name).open("x", encoding="utf-8") as file:
-                file.write(picture)
-        except OSError as error:
-            self.show_notice(f"{name} wasn't written: {error.strerror}", error=True)
-        else:
-            self.show_notice(f"wrote {name}", seconds=UNTIL_READ_S)
 
     async def action_quit(self) -> None:
         """Quit."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from textual import events
@@ -57,25 +56,6 @@ async def test_redraw_repairs_an_overwritten_screen(by: str, monkeypatch: pytest
         await pilot.pause()
         assert "gpu01" in before
         assert seen.text() == before
-
-
-async def test_ctrl_s_saves_the_screen_as_svg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    app = app_on(scene(2, 2, 5))
-    async with app.run_test(size=(100, 30), notifications=True) as pilot:
-        await pilot.press("ctrl+s")
-        await shows(app, pilot, "wrote gswarm-fleet-20260302-140005.svg")
-        picture = (tmp_path / "gswarm-fleet-20260302-140005.svg").read_text()
-        assert "gpu01" in picture
-        assert picture.startswith('<svg xml:space="preserve"')
-        assert not re.findall(r"url\((?!#)[^)]*", picture), "a saved picture asks the network for nothing"
-        await pilot.press("slash", "ctrl+s")
-        await shows(app, pilot, "gswarm-fleet-20260302-140005.svg wasn't written: File exists")
-        (tmp_path / "gswarm-fleet-20260302-140005.svg").unlink()
-        await pilot.press("ctrl+s")
-        await shows(app, pilot, "wrote gswarm-fleet-20260302-140005.svg")
-        second = (tmp_path / "gswarm-fleet-20260302-140005.svg").read_text()
-        assert "written" not in second, "the notice of the picture before is no part of it"
 
 
 async def test_session_can_be_backdated() -> None:

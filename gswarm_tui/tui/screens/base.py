@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import closing
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, cast
 
 from textual.app import ComposeResult
 from textual.screen import Screen
 
-from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
     from gswarm_tui.analysis.queries import RecordingQueries
 
 NOTICE_S, UNTIL_READ_S = 4.0, 10.0
-FILES_S = 120.0
-"""Longest notice that a plot is being drawn; the result replaces it."""
 
 
 class ViewerScreen(Screen[None], inherit_bindings=False):
@@ -186,13 +182,6 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
         self.query_one(TableView).choose()
         return None
 
-    def action_write_files(self) -> None:
-        """Write plot and report of the screen's session."""
-        if (session := self.chosen_session()) is not None:
-            self.viewer.write_session_files(session)
-        else:
-            self.viewer.show_notice("no session to plot yet")
-
     def action_back(self) -> None:
         """Go back to the previous screen."""
         self.app.pop_screen()
@@ -233,8 +222,6 @@ class ViewerOptions(TypedDict, total=False):
         title: Name of the job.
         notice: Sentence shown at the start.
         metric: First metric shown.
-        write_files: Writes plot and report of the session with a number or name, named after its name, and
-            returns the files' names; it blocks, and raises UserError.
     """
 
     theme: str
@@ -244,7 +231,6 @@ class ViewerOptions(TypedDict, total=False):
     title: str
     notice: str
     metric: str
-    write_files: Callable[[str, str], Sequence[str]] | None
 
 
 class ViewerApp(TerminalApp):
@@ -263,7 +249,6 @@ class ViewerApp(TerminalApp):
         self.player: Player | None = None
         self.begun: float | None = None
         self.picked_sessions: set[str] = set()
-        self._write_files = options.get("write_files")
 
     @property
     @abstractmethod
@@ -328,27 +313,3 @@ class ViewerApp(TerminalApp):
 
     async def go_to_time(self, at: float) -> None:
         """Show the fleet at a time of the recording."""
-
-    def write_session_files(self, session: Session) -> None:
-        """Write plot and report of a session, and show where they are."""
-        open_queries, write_files = self.open_queries, self._write_files
-        if open_queries is None or write_files is None:
-            self.show_notice("nothing is recorded, so there is nothing to plot", error=True)
-            return
-        ended = not session.running
-
-        def write() -> Sequence[str]:
-            with closing(open_queries()) as queries:
-                number = queries.reference(session, ended=ended)
-            return write_files(number, session.name)
-
-        async def written() -> None:
-            self.show_notice(f"plotting {session.name} …", seconds=FILES_S)
-            try:
-                files = await asyncio.to_thread(write)
-            except UserError as error:
-                self.show_notice(str(error), error=True)
-            else:
-                self.show_notice(f"wrote {' and '.join(files)}", seconds=UNTIL_READ_S)
-
-        self.run_worker(written())
