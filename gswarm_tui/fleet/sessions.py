@@ -56,11 +56,6 @@ class Session:
         """The session's end, infinite while it runs."""
         return math.inf if self.ended_at is None else self.ended_at
 
-    @property
-    def key(self) -> tuple[str, int]:
-        """Name and start of the session: live and recorded fleets give it different ids."""
-        return self.name, round(self.started_at * 1000)
-
     def seconds(self, now: float) -> float:
         """Return the session's duration; up to ``now`` while it runs."""
         return max(0.0, (now if self.ended_at is None else self.ended_at) - self.started_at)

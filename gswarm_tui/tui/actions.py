@@ -203,9 +203,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("speed(1)", ("plus",), "Play faster", PLAYBACK, modes=_PLAYED),
     # Sessions
     Action("start_session", ("s",), "Start session", RECORDING, (), 10, "start", modes=(LIVE,), words="new"),
-    Action("start_session", ("s",), "Start session at time shown", RECORDING, (), 10, "start", modes=_PLAYED),
+    Action("start_session", ("s",), "Start session at time shown", RECORDING, (), 10, "start", modes=(PAST,)),
+    Action("start_session", ("s",), "Name interval as session", RECORDING, (), 10, "session",
+           modes=(REPLAY,)),
     Action("stop_session", ("x",), "Stop session", RECORDING, (), 20, "stop", modes=(LIVE,), words="end"),
-    Action("stop_session", ("x",), "Stop session at time shown", RECORDING, (), 20, "stop", modes=_PLAYED),
     Action("undo_stop", ("u",), "Undo stop within 10 s", RECORDING, modes=_RECORDED, words="revert"),
     Action("rename", ("r",), "Rename session", RECORDING, (SESSIONS,), 26, "rename", modes=(LIVE, REPLAY)),
     Action("note", ("n",), "Edit session's note", RECORDING, (SESSIONS,), 27, "note", modes=(LIVE, REPLAY)),

@@ -16,7 +16,7 @@ from gswarm_tui.common.quantities import age, count, duration, elapsed, file_siz
 from gswarm_tui.common.time_input import INTERVAL_HINT, TIME_FORMS, parse_interval_ms, parse_time
 from gswarm_tui.common.trace_input import parse_rank_list, parse_traced, parse_yes
 from gswarm_tui.control import intents
-from gswarm_tui.fleet.sessions import Session, suggest_name
+from gswarm_tui.fleet.sessions import suggest_name
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.link.hub import Run
 from gswarm_tui.playback.player import Player
@@ -334,14 +334,10 @@ class GswarmApp(Viewer):
         notice = "dismissed; z lists it, d undoes it" if dismissed else ""
         self.change(notice, lambda: intents.DismissFinding(finding_id, dismissed))
 
-    def _end_time(self) -> float:
-        """Return when a session ends that is stopped now: while looking back, at the time shown."""
-        return self.live.now() if self.player is None else self.player.wanted
-
     def action_stop_session(self) -> None:
         """Stop the screen's session, the only running one, or the one that the user picks."""
         running = self.live.fleet.sessions.running
-        chosen = self._live_session(self.front.chosen_session())
+        chosen = self.front.chosen_session()
         if chosen is not None and not chosen.running:
             self.show_notice(f"{chosen.name} has already ended")
         elif chosen is not None:
@@ -351,37 +347,22 @@ class GswarmApp(Viewer):
         elif len(running) == 1:
             self._stop_session(running[0].session_id)
         else:
-            at = self._end_time()
-            choices = [Choice(s.session_id, f"{elapsed(s.seconds(at))}  {s.name}") for s in running]
-            ask(self, PickDialog(f"stop which session{self._moment(at)}?", choices), self._stop_session)
-
-    def _live_session(self, shown: Session | None) -> Session | None:
-        """Return the running recording's session that is shown; the past fleet has it with another id."""
-        if shown is None or self.mode == LIVE:
-            return shown
-        every = self.live.fleet.sessions.sessions.values()
-        return next((one for one in every if one.key == shown.key), None)
+            now = self.live.now()
+            choices = [Choice(s.session_id, f"{elapsed(s.seconds(now))}  {s.name}") for s in running]
+            ask(self, PickDialog("stop which session?", choices), self._stop_session)
 
     def _stop_session(self, session_id: str) -> None:
-        session, at = self.live.fleet.sessions.sessions[session_id], self._end_time()
+        session, now = self.live.fleet.sessions.sessions[session_id], self.live.now()
         if not session.running:
             return
-        if self.mode != LIVE and session.started_at >= at:
-            self.show_notice(f"{session.name} starts at this time or later; go to a later time, then press x")
-            return
-        ended_at = None if self.mode == LIVE else at
 
         async def stop() -> None:
-            if await self.carry_out(lambda: intents.StopSession(int(session_id), ended_at)):
+            if await self.carry_out(lambda: intents.StopSession(int(session_id))):
                 self._stopped.append((session_id, self.live.now()))
-                what = f"{session.name}{self._moment(at)} after {duration(session.seconds(at))}"
+                what = f"{session.name} after {duration(session.seconds(now))}"
                 self.show_notice(f"stopped {what}; u undoes it", seconds=UNDO_S)
 
         self.run_worker(stop())
-
-    def _moment(self, at: float) -> str:
-        """Return " at" with a time of day while looking back."""
-        return "" if self.mode == LIVE else f" at {self.local(at):%H:%M:%S}"
 
     def action_undo_stop(self) -> None:
         """Continue the session that was stopped last, if that was less than ``UNDO_S`` ago."""

@@ -87,28 +87,13 @@ class ReplayApp(Viewer):
         self.begin_playing(self._first_player)
 
     def action_start_session(self) -> None:
-        """Start a session at the time shown."""
-        self.begun = self._first_player.wanted
-        self.show_notice(f"a session starts at {self.local(self.begun):%H:%M:%S}; go to its end and press x")
-        self.update_view()
-
-    def action_stop_session(self) -> None:
-        """Stop the started session at the time shown, and ask for its name."""
-        if self.begun is None:
-            self.show_notice("no session was started; s starts one at the time shown")
-        elif self.begun == self._first_player.wanted:
-            self.show_notice("the session starts here; go to its end and press x")
-        else:
-            self._name_interval(*sorted((self.begun, self._first_player.wanted)))
-
-    def _name_interval(self, start: float, end: float) -> None:
-        """Ask for the name of an interval, and save it as a session; its times can be corrected."""
-        shown = [f"{self.local(at):%Y-%m-%d %H:%M:%S}" for at in (start, end)]
+        """Ask for an interval, by default from the time shown to the end, and save it as a session."""
+        start = f"{self.local(self._first_player.wanted):%Y-%m-%d %H:%M:%S}"
         suggested = suggest_name(session.name for session in self._first_player.timeline.sessions)
         fields = [
             FormField("name", suggested, check=check_name),
-            FormField("from", shown[0], TIME_FORMS, self.parse_time),
-            FormField("to", shown[1], TIME_FORMS, self.parse_time),
+            FormField("from", start, TIME_FORMS, self.parse_time),
+            FormField("to", "end", TIME_FORMS, self.parse_time),
         ]
 
         def save(answer: tuple[str, ...]) -> None:
@@ -123,7 +108,6 @@ class ReplayApp(Viewer):
     async def _save_session(self, name: str, started_at: float, ended_at: float) -> None:
         """Write the session into the file and show it."""
         if await self._write(partial(self._add_session, name, started_at, ended_at)):
-            self.begun = None
             self.show_notice(f"saved {name}, {duration(ended_at - started_at)}")
             self.update_view()
 

@@ -16,9 +16,7 @@ from gswarm_agent.frame import WARNING, Note
 from gswarm_tui.analysis.periods import load_sessions
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
-from gswarm_tui.tui.drawing.themes import palette
 from gswarm_tui.tui.replay import ReplayApp
-from gswarm_tui.tui.widgets.table import TableView
 from tests.recorded import recorded
 from tests.tui.conftest import line_with, screen_text, shows
 from tests.tui.deck import Deck
@@ -117,26 +115,6 @@ async def test_recording_being_loaded_is_named_and_can_be_left_at_once(path: Pat
         assert app.return_value == "quit"
 
 
-async def test_sessions_ahead_are_listed_and_enter_goes_there(deck: Deck) -> None:
-    async with deck.app.run_test(size=(120, 30)) as pilot:
-        await deck.settle(pilot)
-        await deck.press(pilot, "S")
-        assert "0 sessions" not in screen_text(deck.app)
-        assert "2 ahead" in line_with(deck.app, "2 sessions")
-        assert "starts in 10 s" in line_with(deck.app, "› warm_up")
-        assert "starts in 40 s" in line_with(deck.app, "› full_training")
-        dim = palette(deck.app.theme)["dim"]
-        styles = [s.style for s in deck.app.screen.query_one(TableView).render_line(3) if s.text.strip()]
-        assert dim in styles
-        await deck.press(pilot, "down", "enter")
-        assert deck.seconds == 40
-        assert "1 running" in line_with(deck.app, "2 sessions")
-        assert "● full_training" in line_with(deck.app, "▸"), "the cursor stays on its session"
-        await deck.press(pilot, "b", "b")
-        assert deck.seconds == 30
-        assert "› full_training" in line_with(deck.app, "▸")
-
-
 async def test_keys_change_the_speed(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)
@@ -226,23 +204,15 @@ async def saved(deck: Deck, pilot: Pilot[str], name: str) -> None:
     await deck.settle(pilot)
 
 
-async def test_interval_of_a_finished_recording_is_named_with_s_and_x(own_deck: Deck) -> None:
+async def test_interval_of_a_finished_recording_is_named_with_s(own_deck: Deck) -> None:
     deck = own_deck
     async with deck.app.run_test(size=(120, 30), notifications=True) as pilot:
         await deck.settle(pilot)
-        await deck.press(pilot, "x")
-        await shows(deck.app, pilot, "no session was started")
-        await deck.press(pilot, "s", "greater_than_sign", "s")
-        await shows(deck.app, pilot, "a session starts at 14:00:10; go to its end")
-        await deck.press(pilot, "x")
-        await shows(deck.app, pilot, "go to its end")
-        await deck.press(pilot, "greater_than_sign", "greater_than_sign", "x")
-        form = screen_text(deck.app)
-        assert "14:00:10" in form
-        assert "14:00:30" in form
-        await deck.press(pilot, *["backspace"] * 20, *"odd", "enter")
+        await deck.press(pilot, "greater_than_sign", "s")
+        assert "14:00:10" in screen_text(deck.app)
+        await deck.press(pilot, *["backspace"] * 20, *"odd", "tab", "tab", *"14:00:30", "enter")
         await saved(deck, pilot, "odd")
-        await deck.press(pilot, "S")
+        await deck.press(pilot, "greater_than_sign", "greater_than_sign", "S")
         row = line_with(deck.app, " odd ")
         assert "14:00:10" in row
         assert "○" in row
@@ -259,11 +229,9 @@ async def test_interval_that_cannot_be_saved_says_why(own_deck: Deck) -> None:
     deck.app = ReplayApp(deck.player, "run.duckdb", refuse, refuse, refuse, timezone=UTC)
     async with deck.app.run_test(size=(120, 30), notifications=True) as pilot:
         await deck.settle(pilot)
-        await deck.press(pilot, "s", "greater_than_sign", "x", "enter")
+        await deck.press(pilot, "s", "enter")
         await shows(deck.app, pilot, "nothing was changed: run.duckdb belongs to ada")
-        await deck.press(pilot, "x")
-        assert "name this interval as a session" in screen_text(deck.app), "the begin is kept"
-        await deck.press(pilot, "escape", "S", "r", *"new", "enter")
+        await deck.press(pilot, "greater_than_sign", "greater_than_sign", "S", "r", *"new", "enter")
         await shows(deck.app, pilot, "nothing was changed: run.duckdb belongs to ada")
 
 
@@ -271,9 +239,9 @@ async def test_session_of_a_finished_recording_is_renamed_and_gets_a_note(own_de
     deck = own_deck
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)
-        deck.player.seek(BEGINNING + 35)
+        deck.player.seek(BEGINNING + 45)
         await deck.settle(pilot)
-        await deck.press(pilot, "S", "r")
+        await deck.press(pilot, "S", "down", "r")
         await pilot.press(*["backspace"] * len("warm_up"), *"cold", "enter")
         await saved(deck, pilot, "cold")
         await deck.press(pilot, "n")
@@ -283,10 +251,10 @@ async def test_session_of_a_finished_recording_is_renamed_and_gets_a_note(own_de
                 await pilot.pause(0.05)
                 await deck.settle(pilot)
         assert " W" in line_with(deck.app, " cold "), "its figures stay"
-        await deck.press(pilot, "down", "n")
+        await deck.press(pilot, "up", "n")
         await pilot.press(*"later", "enter")
         async with asyncio.timeout(30):
-            while "later" not in line_with(deck.app, "› full_training"):
+            while "later" not in line_with(deck.app, "● full_training"):
                 await pilot.pause(0.05)
                 await deck.settle(pilot)
     found = {one.name: one for one in load_sessions(deck.source)}

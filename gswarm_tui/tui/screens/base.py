@@ -76,7 +76,7 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
                 self._drawn_fleet = self.fleet
                 self.reset()
             timeline = self.query_one(Timeline)
-            if timeline.show(self.viewer.player, self.viewer.timezone, self.viewer.begun):
+            if timeline.show(self.viewer.player, self.viewer.timezone):
                 self.update_after_layout()
             viewer = self.viewer
             state = {"typing": self.typing, "recorded": viewer.recorded, "read_only": viewer.read_only}
@@ -235,9 +235,8 @@ class ViewerOptions(TypedDict, total=False):
 
 class ViewerApp(TerminalApp):
     """The app as its screens use it. Screens only read the ``fleet``; times are Unix seconds.
-    ``player`` is None while the live fleet is shown. ``begun`` is where a session of a finished recording
-    begins that has no end yet. ``picked_sessions`` are the ids of those to compare. A ``read_only`` app has
-    no actions that change the recording.
+    ``player`` is None while the live fleet is shown. ``picked_sessions`` are the ids of those to compare. A
+    ``read_only`` app has no actions that change the recording.
     """
 
     def __init__(self, mode: str, **options: Unpack[ViewerOptions]) -> None:
@@ -247,7 +246,6 @@ class ViewerApp(TerminalApp):
         self.timezone = options.get("timezone")
         self.open_queries = options.get("open_queries")
         self.player: Player | None = None
-        self.begun: float | None = None
         self.picked_sessions: set[str] = set()
 
     @property

@@ -139,7 +139,6 @@ _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("■ ended", "the node's agent was stopped", _WITH_NODES),
     ("● ○", "running session, ended session", (SESSIONS, SESSION)),
     ("■", "profile", (SESSIONS,)),
-    ("›", "session ahead: it starts after the time shown", (SESSIONS,)),
     ("▲", "throttled GPU; beside a node's name: one of its GPUs is throttled", (FLEET, NODE)),
     ("W a i c s", "key c: working, waiting for others, waiting for input, checkpoint, starting", (FLEET,)),
     ("T H . ?", "key c: throttled, hung, idle, unexplained", (FLEET,)),

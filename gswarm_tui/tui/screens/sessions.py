@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from textual.app import ComposeResult
 
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.common.quantities import DASH, brief_time, duration, elapsed, energy, percent, plural, watts
+from gswarm_tui.common.quantities import brief_time, duration, elapsed, energy, percent, plural, watts
 from gswarm_tui.fleet.node import stale_after_s
 from gswarm_tui.fleet.session_texts import check_name, check_note
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import SESSIONS
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean, width
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 NAME, START = 1, 2
 READ_EVERY_S = 5.0
 """Seconds between looks for profiles that were imported meanwhile."""
-AHEAD = "›"
-"""Sign of a session that starts after the time shown."""
 PROFILED = "■"
 """Sign of a profile."""
 SESSION_TABLE = (
@@ -77,23 +74,8 @@ def profile_row(profile: Profile, now: float, zone: tzinfo | None) -> Row:
     """Return a row of an imported report: its name, time, tool, node and rank."""
     begun = started(profile.started_at.replace(tzinfo=UTC).timestamp(), now, zone)
     lasted, words = brief_time(profile.seconds * 1e9), f"profile: {profile.origin}"
-    return _dim_row(PROFILED, profile.file, begun, lasted, words)
-
-
-def _dim_row(sign: str, name: str, begun: str, lasted: str, words: str) -> Row:
-    """Return the row of something without figures."""
-    return tuple(Span(clean(text), "dim") for text in (sign, name, begun, lasted, "", "", "", words))
-
-
-def sessions_ahead(player: Player | None) -> list[Session]:
-    """Return the recording's sessions that start after the time shown, the next one first."""
-    if player is None:
-        return []
-    return [
-        Session(one.session_id, one.name, one.start, one.note, one.end)
-        for one in player.timeline.sessions
-        if one.start > player.now()
-    ]
+    texts = (PROFILED, profile.file, begun, lasted, "", "", "", words)
+    return tuple(Span(clean(text), "dim") for text in texts)
 
 
 def session_columns(rows: Sequence[Row], cells: int) -> tuple[TableColumn, ...]:
@@ -119,7 +101,6 @@ class SessionsScreen(ViewerScreen):
     def __init__(self) -> None:
         super().__init__()
         self._shown: list[Session] = []
-        self._begun = 0
         self._read_at = -math.inf
         self._profiles: Sequence[Profile] = ()
         self._keys: list[object] = []
@@ -133,13 +114,11 @@ class SessionsScreen(ViewerScreen):
         now = self.viewer.now()
         table = self.query_one(TableView)
         before = self._keys[table.cursor] if table.cursor < len(self._keys) else None
-        begun = sorted(self.fleet.sessions.sessions.values(), key=lambda s: (not s.running, -s.started_at))
-        ahead = sessions_ahead(self.viewer.player)
-        self._begun, self._shown = len(begun), [*begun, *ahead]
-        running = sum(s.running for s in begun)
+        every = self.fleet.sessions.sessions.values()
+        self._shown = sorted(every, key=lambda s: (not s.running, -s.started_at))
+        running = sum(s.running for s in self._shown)
         state = Span(f"  {running or 'none'} running", "good" if running else "dim")
-        others = f"  {len(ahead)} ahead" if ahead else ""
-        others += f"  {plural(len(self._profiles), 'profile')}" if self._profiles else ""
+        others = f"  {plural(len(self._profiles), 'profile')}" if self._profiles else ""
         number = Span(f" {plural(len(self._shown), 'session')}", "title")
         self.show_title([number, state, Span(others, "dim")])
         table.empty = "no session yet"
@@ -148,18 +127,16 @@ class SessionsScreen(ViewerScreen):
         elif self.viewer.open_queries is None:
             table.empty = "no sessions: nothing is recorded; start gswarm-tui without --no-record"
         zone = self.viewer.timezone
-        rows = [session_row(one, self.fleet, now, zone) for one in begun]
-        # Of a session that starts later, name, time and note are known, but no figures.
-        for one in ahead:
-            length = DASH if one.ended_at is None else duration(one.seconds(now))
-            words = joined((f"starts in {elapsed(one.started_at - now)}", one.note))
-            rows.append(_dim_row(AHEAD, one.name, started(one.started_at, now, zone), length, words))
+        rows = [session_row(one, self.fleet, now, zone) for one in self._shown]
         for at, session in enumerate(self._shown):
             if session.session_id in self.viewer.picked_sessions:
                 rows[at] = (Span("✓", "accent"), *rows[at][1:])
         rows += [profile_row(one, now, zone) for one in self._profiles]
         table.show_columns(session_columns(rows, self.size.width), rows)
-        self._keys = [*(session.key for session in self._shown), *(one.profile_id for one in self._profiles)]
+        self._keys = [
+            *(session.session_id for session in self._shown),
+            *(one.profile_id for one in self._profiles),
+        ]
         if before in self._keys:
             table.move_to(self._keys.index(before))
         if now - self._read_at >= READ_EVERY_S and (queries := self.open_queries()) is not None:
@@ -180,16 +157,14 @@ class SessionsScreen(ViewerScreen):
         cursor = self.query_one(TableView).cursor
         return self._shown[cursor] if cursor < len(self._shown) else None
 
-    async def on_table_view_chosen(self) -> None:
-        """Open the session, or go to the start of one ahead."""
+    def on_table_view_chosen(self) -> None:
+        """Open the session or profile."""
         session, cursor = self.chosen_session(), self.query_one(TableView).cursor
         if session is None and cursor - len(self._shown) < len(self._profiles):
             from gswarm_tui.tui.screens.profile import ProfileScreen, TraceScreen
 
             profile = self._profiles[cursor - len(self._shown)]
             self.viewer.show(TraceScreen(profile) if profile.tool == "pytorch" else ProfileScreen(profile))
-        elif session is not None and cursor >= self._begun:
-            await self.viewer.go_to_time(session.started_at)
         elif session is not None:
             from gswarm_tui.tui.screens.session import SessionScreen
 

@@ -28,10 +28,7 @@ PLAYING, PAUSED, ENDED = "►", "‖", "■"
 
 @dataclass(frozen=True)
 class TimelineState:
-    """Content of a timeline. Times are Unix seconds.
-
-    ``begun`` is where a new session begins that would end at the position, None without one.
-    """
+    """Content of a timeline. Times are Unix seconds."""
 
     start: float
     end: float
@@ -40,7 +37,6 @@ class TimelineState:
     speed: float
     track: ReplayTimeline
     zone: tzinfo | None
-    begun: float | None
 
     def cell_of(self, at: float, cells: int) -> int:
         """Return the cell of a time on a track of ``cells``; times outside map to the nearer end."""
@@ -83,9 +79,6 @@ def _sessions(state: TimelineState, width: int) -> Spans:
         bar = f"├ {name} " if fits else "├"
         bar = bar.ljust(last - first, "─") + "┤" if last > first else "┃"
         cells[first : last + 1] = [(char, faint if char == "─" else bright) for char in bar]
-    if state.begun is not None:
-        first, last = sorted(state.cell_of(at, width) for at in (state.begun, state.at))
-        cells[first : last + 1] = [("━", "accent")] * (last + 1 - first)
     return joined_cells(cells)
 
 
@@ -107,11 +100,8 @@ class Timeline(Widget, can_focus=False):
         super().__init__()
         self._state: TimelineState | None = None
 
-    def show(self, player: Player | None, zone: tzinfo | None, begun: float | None = None) -> bool:
-        """Show a player's position, hide without one; whether that changed the visibility.
-
-        ``begun`` is where a new session begins that ends at the position.
-        """
+    def show(self, player: Player | None, zone: tzinfo | None) -> bool:
+        """Show a player's position, hide without one; whether that changed the visibility."""
         changed = self.has_class("playing") is (player is None)
         self.set_class(player is not None, "playing")
         state = None
@@ -119,7 +109,7 @@ class Timeline(Widget, can_focus=False):
             head, at = player.playhead, player.now()
             paused = ENDED if at >= player.end and not player.source.running else PAUSED
             sign = paused if head.paused else PLAYING
-            state = TimelineState(head.start, player.end, at, sign, head.speed, player.timeline, zone, begun)
+            state = TimelineState(head.start, player.end, at, sign, head.speed, player.timeline, zone)
         if state != self._state:
             self._state = state
             self.refresh()
