@@ -8,12 +8,7 @@ from typing import NamedTuple
 RGB = tuple[int, int, int]
 
 DARK, LIGHT, ANSI = "dark", "light", "ansi"
-NAMED_THEMES = (
-    *("nord", "gruvbox", "dracula", "tokyo-night", "catppuccin-mocha", "catppuccin-latte"),
-    *("solarized-dark", "solarized-light"),
-)
-"""Themes of Textual by their names; they keep our ramps, on their own backgrounds."""
-THEME_NAMES = (DARK, LIGHT, ANSI, *NAMED_THEMES)
+THEME_NAMES = (DARK, LIGHT, ANSI)
 """Themes of the screens; ``ansi`` uses the terminal's own 16 colours."""
 
 

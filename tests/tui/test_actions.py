@@ -190,7 +190,7 @@ def test_footer_fits_and_always_shows_help_and_quit(width: int, mode: str) -> No
         ("nvlink", "Show NVLink tx"),
         ("power", "Show power"),
         ("open 02", "Open gpu02"),
-        ("nord", "Switch to nord"),
+        ("ansi", "Switch to ansi"),
         ("THEME", "Switch theme"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Themes and their palettes for all that is drawn by line: dark, light, 16 colours, and Textual's by name.
+"""Themes and their palettes for all that is drawn by line: dark, light, 16 colours.
 
 Colour carries the metric and nothing else: the ramps run from the background (little) to its opposite
 (much) in even steps of lightness, which all kinds of colour vision distinguish: blue to green, and red where
@@ -23,7 +23,6 @@ from gswarm_tui.common.colours import (
     DARK_COLOURS,
     LIGHT,
     LIGHT_COLOURS,
-    NAMED_THEMES,
     RGB,
     THEME_NAMES,
     Colours,
@@ -113,53 +112,11 @@ def themes() -> tuple[Theme, ...]:
     """Return the themes to register with the app."""
     base = BUILTIN_THEMES["ansi-dark"]
     ansi = replace(base, name=ANSI, variables={**base.variables, "block-cursor-text-style": "none"})
-    return ansi, *(_theme(name, _colours(name), dark=_is_dark(name)) for name in THEME_NAMES if name != ANSI)
-
-
-def _is_dark(name: str) -> bool:
-    return BUILTIN_THEMES[name].dark if name in NAMED_THEMES else name != LIGHT
+    return ansi, *(_theme(name, _colours(name), dark=name != LIGHT) for name in (DARK, LIGHT))
 
 
 def _colours(name: str) -> Colours:
-    """Return the colours of a theme; Textual's are made readable as text."""
-    ours = DARK_COLOURS if _is_dark(name) else LIGHT_COLOURS
-    if name not in NAMED_THEMES:
-        return ours
-    theme = BUILTIN_THEMES[name]
-    background, foreground = theme.background or "", theme.foreground or ""
-    ground = parsed(background)
-    opposite = parsed("#ffffff" if theme.dark else "#000000")
-
-    def readable(colour: str | None, least: float, share: float = 1.0) -> str:
-        """Return a colour's share on the background with at least this contrast, by WCAG 2.2."""
-        begun = mixed(ground, parsed(colour or foreground), share)
-        steps = (mixed(begun, opposite, step / 20) for step in range(21))
-        return _named(next(rgb for rgb in steps if _contrast(rgb, ground) >= least))
-
-    def ramp(anchors: Sequence[str]) -> tuple[str, ...]:
-        """Return our ramp from its first colour that stands out from the background."""
-        first = next(
-            step
-            for step in range(100)
-            if _contrast(between(anchors, step / 100), opposite) < _contrast(ground, opposite) / 1.1
-        )
-        steps = ((first + (100 - first) * at / 6) / 100 for at in range(7))
-        return tuple(_named(between(anchors, step)) for step in steps)
-
-    return Colours(
-        background,
-        theme.surface or background,
-        text=readable(None, 7),
-        dim=readable(None, 4.5, 0.55),
-        faint=readable(None, 1.5, 0.2),
-        accent=readable(theme.primary, 4.5),
-        good=readable(theme.success, 4.5),
-        warning=readable(theme.warning, 4.5),
-        error=readable(theme.error, 4.5),
-        cursor=ours.cursor,
-        anchors=ramp(ours.anchors),
-        hot=ramp(ours.hot),
-    )
+    return LIGHT_COLOURS if name == LIGHT else DARK_COLOURS
 
 
 @lru_cache(maxsize=len(THEME_NAMES))
@@ -167,8 +124,7 @@ def palette(theme: str) -> Palette:
     """Return the palette of a theme; an unknown theme gets the dark one."""
     if theme == ANSI:
         return _ansi_palette()
-    known = theme if theme in THEME_NAMES else DARK
-    return _true_palette(_colours(known), dark=_is_dark(known))
+    return _true_palette(_colours(theme), dark=theme != LIGHT)
 
 
 @lru_cache(maxsize=1)
@@ -249,16 +205,6 @@ def _palette(
         styles |= {f"{name}{step}": style for step, style in enumerate(ramp)}
         styles[f"{name}-1"] = unmeasured
     return styles | own
-
-
-def _named(rgb: RGB) -> str:
-    return "#{:02x}{:02x}{:02x}".format(*rgb)
-
-
-def _contrast(one: RGB, other: RGB) -> float:
-    """Return the contrast of two colours, 1 to 21 (WCAG 2.2)."""
-    less, more = sorted((luminance(one), luminance(other)))
-    return (more + 0.05) / (less + 0.05)
 
 
 def luminance(rgb: RGB) -> float:
