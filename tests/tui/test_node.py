@@ -14,7 +14,7 @@ from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.screens.node import NodeScreen
 from tests.tui.conftest import app_on, line_with, screen_text, shows
 from tests.tui.scene import Scene, scene
-from tests.unit.store_recording import arrived, host_row, listings, process_row
+from tests.unit.store_recording import host_row, process_row
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 
@@ -206,27 +206,6 @@ async def test_processes_are_sorted_by_gpu_and_cleaned() -> None:
         assert after[:2] == ["–", "1.5"]
         assert after[-4] == "1≠0"
         assert after[-2:] == ["nfs_wait�[1m", "0-7"]
-
-
-async def test_odd_ports_come_before_a_summary_of_ports_and_files() -> None:
-    made = scene(nodes=1, gpus=2, seconds=1)
-    listed = listings("eth0", state=4, rate_gbit_s=25)
-    for name, values in (
-        ("eth1", {}),
-        ("mlx5_0/1", {"phys_state": 2, "new_errors": 1}),
-        ("mlx5_1/1", {"phys_state": 3}),
-    ):
-        listed["ports"] += listings(name, state=1, **values)["ports"]
-    made.hub.publish(arrived(99, (None, None), "gpu01", "life-gpu01", ts=made.time, listed=listed))
-    made.hub.flush()
-    app = app_on(made)
-    async with app.run_test(size=(120, 40)) as pilot:
-        app.show(NodeScreen("gpu01"))
-        await pilot.pause()
-        assert line_with(app, " ports ").split(maxsplit=1)[1].rstrip() == (
-            "! mlx5_0/1 DOWN, 1 new error · ! mlx5_1/1 DOWN · 4 ports, 1 ACTIVE, 25 Gbit/s, 1 without a cable"
-        )
-        assert "/home/ada 7 MiB free, read 2.5 ms · /dead –" in line_with(app, " files ")
 
 
 async def test_views_fill_the_screen_with_one_part() -> None:

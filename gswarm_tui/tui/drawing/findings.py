@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, tzinfo
 
 import numpy as np
@@ -15,12 +15,11 @@ from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.problems import named_rows
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.insight.notes import shares
 from gswarm_tui.insight.signals import GPU_SIGNALS, HOST_SIGNALS
 from gswarm_tui.tui.drawing.numbers import cell, quantity
-from gswarm_tui.tui.drawing.plot import PlotSeries, bar, curve_width, panel, window
+from gswarm_tui.tui.drawing.plot import PlotSeries, curve_width, panel, window
 from gswarm_tui.tui.drawing.ramp import BLOCK_OF, buckets, ramp_of, top_of
-from gswarm_tui.tui.drawing.spans import CURSOR_MARK, Line, Span, Spans, heading_rule, measure
+from gswarm_tui.tui.drawing.spans import CURSOR_MARK, Line, Span, Spans, measure
 from gswarm_tui.tui.drawing.text import clean, clip, width, wrap
 from gswarm_tui.tui.drawing.trends import Trends
 
@@ -73,16 +72,6 @@ def kind_name(kind: str) -> str:
     """Return a kind or a signal in words."""
     metric = GPU_BY_NAME.get(kind) or HOST_BY_NAME.get(kind)
     return metric.label if metric else clean(kind).replace("_", " ")
-
-
-def ledger_bars(ledger: Mapping[str, float], cells: int) -> list[Spans]:
-    """Return a heading, and a bar for each cause as long as its share of the job's GPU time."""
-    room = max(10, cells - 2 * INDENT)
-    return [heading_rule("GPU time by cause", cells)] + [
-        (Span(f" {cause:<{INDENT}}{share:>4} %  ", "dim"), Span(bar(share / 100, room), "accent"))
-        for cause, share in shares(ledger).items()
-        if share
-    ]
 
 
 def strip_line(levels: Floats, culprits: Collection[int], cells: int, ramp: str) -> Spans:

@@ -18,7 +18,6 @@ from gswarm_tui.tui.drawing.findings import (
     curve_lines,
     entry_lines,
     kind_name,
-    ledger_bars,
 )
 from gswarm_tui.tui.drawing.spans import Span, Spans, heading_rule, labelled, wrapped
 from gswarm_tui.tui.drawing.text import clean
@@ -98,9 +97,7 @@ class FindingsScreen(FindingKeys):
         more += [f"ended or dismissed: {counted(others)}"] if others and not self._all else []
         lines += labelled([("", f"{'; '.join(more)}; z lists all")], cells) if more else []
         lines += [heading_rule("what was looked at", cells), *labelled(self._watched(), cells)]
-        bars = ledger_bars(self.fleet.examined.ledger, cells) if self.fleet.examined is not None else []
-        # The ledger is a line above, so bars are for terminals that have room.
-        self.query_one(Canvas).show(lines + (bars if len(lines) + len(bars) <= self.lines - 2 else []))
+        self.query_one(Canvas).show(lines)
         words = plural(len(now), "finding") if now else "no finding"
         self.show_title([Span(f" {words}", "title"), Span(" now", "dim")])
 

@@ -148,7 +148,7 @@ _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("[▂]", "GPU or node that the finding names, among its peers", (FINDING,)),
     ("▲ ╳", "warning, error", _WITH_EVENTS),
     ("·", "information", (EVENTS,)),
-    ("▁▄█", "curve or bar up to the end of the scale; no samples leave a gap", (*_WITH_PLOTS, FINDINGS)),
+    ("▁▄█", "curve or bar up to the end of the scale; no samples leave a gap", _WITH_PLOTS),
     ("┊ ◆", "mark in a plot; start of the finding", _WITH_PLOTS),
     ("╵−5 min", "how long before now, or before the time shown, at the position of the sign", _WITH_PLOTS),
     ("▸", "row under the cursor", (FLEET, FINDINGS, *_WITH_TABLES)),

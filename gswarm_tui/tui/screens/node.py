@@ -151,7 +151,6 @@ class NodeScreen(ViewerScreen):
         self._trends = Trends()
         self._metric = GPU_METRICS[0]
         self._band = 0
-        self._lists = False
 
     def compose_body(self) -> ComposeResult:
         """Views, and the widgets of all views."""
@@ -197,7 +196,11 @@ class NodeScreen(ViewerScreen):
         if plots.display:
             plots.show(self._plot_lines(node, now))
         if host.display:
-            host.show(self._host_lines(node, now, old=old))
+            width = self.size.width
+            lines = [heading_rule("host", width), *host_lines(node, self._trends, width, now)]
+            if self.view == HOST:
+                lines = host_plots(node, self._trends, width, self.query_one("#body").size.height, now)
+            host.show(lines)
         if node.hello is None:
             return
         if processes.display:
@@ -210,26 +213,13 @@ class NodeScreen(ViewerScreen):
         if unmeasured.display:
             unmeasured.show(tables.unmeasured_rows(node))
 
-    def _host_lines(self, node: NodeState, now: float, *, old: bool) -> list[Spans]:
-        width, room = self.size.width, self.query_one("#body").size.height
-        listed = tables.listing_lines(node, width, HOST_LABEL_WIDTH, old=old)
-        if self.view == ALL:
-            lines = [heading_rule("host", width), *host_lines(node, self._trends, width, now)]
-            return lines + (listed if self._lists else [])
-        lines = host_plots(node, self._trends, width, room, now)
-        return lines + (listed if len(lines) + len(listed) <= room else [])
-
     def _arrange(self) -> None:
         """Set the height of each widget."""
         room, node = self.query_one("#body").size.height, self.state
         gpus = len(node.facts)
         if self.view == ALL:
             host = host_height(self.size.width, len(shown_metrics(node)))
-            listed = len(tables.listing_lines(node, self.size.width, HOST_LABEL_WIDTH, old=False))
-            without, with_listed = (heights(room, gpus, host + n, len(node.processes)) for n in (0, listed))
-            # Ports and file systems must not hide anything else.
-            self._lists = [*map(bool, without)] == [*map(bool, with_listed)]
-            self._band, *parts = with_listed if self._lists else without
+            self._band, *parts = heights(room, gpus, host, len(node.processes))
             lines = dict(zip(("#gpus", "#plots", "#host", "#processes"), parts, strict=True))
         else:
             self._band = max(0, (room - 1) // gpus) if gpus else 0
