@@ -109,7 +109,7 @@ def _plan_lines(plan: TrialPlan) -> list[str]:
     for placement in plan.placements:
         count = sum(run.placement == placement and not run.warm_up for run in plan.runs)
         lines.append(f"  {placement}: {plural(count, 'run')}")
-    most = "unknown until the warm-up has ended"
+    most = "unknown; --timeout limits it"
     if plan.timeout_s is not None:
         hours = sum(run.placement.gpus for run in plan.runs) * plan.timeout_s / 3600
         most = f"at most {hours:.3g} GPU-hours in {duration(len(plan.runs) * plan.timeout_s)} (--timeout)"

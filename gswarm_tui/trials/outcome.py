@@ -1,13 +1,12 @@
-"""Outcomes of a trial's runs, as they are recorded, and what the runs left are expected to cost."""
+"""Outcomes of a trial's runs, as they are recorded."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC
-from statistics import median
 from typing import Any
 
 from gswarm_tui.slurm.hosts import expand, fold
@@ -50,11 +49,6 @@ class RunOutcome:
     def ok(self) -> bool:
         """Whether the run counts."""
         return self.status == OK
-
-    @property
-    def gpu_hours(self) -> float:
-        """GPU-hours that the run cost."""
-        return self.run.placement.gpus * self.wall_s / 3600
 
     def to_json(self) -> str:
         """Return the outcome as a flat JSON object, which the view ``trial_runs`` shows."""
@@ -121,23 +115,3 @@ def _outcome(source: QuerySource, row: Mapping[str, Any]) -> RunOutcome:
         return RunOutcome.from_row(row)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise TrialError(f"{source.path} has a run of a trial that can't be read: {DAMAGED}.") from None
-
-
-def expected_s(run: TrialRun, outcomes: Sequence[RunOutcome]) -> float | None:
-    """Return the wall time to expect of a run: that of its placement, else the longest so far.
-
-    A larger placement is rarely slower, so this is more often too high than too low. None before a run ended
-    well.
-    """
-    ended = [outcome for outcome in outcomes if outcome.ok]
-    own = [one.wall_s for one in ended if one.run.placement == run.placement and not one.run.warm_up]
-    return median(own) if own else max((one.wall_s for one in ended), default=None)
-
-
-def expected_cost(runs: Iterable[TrialRun], outcomes: Sequence[RunOutcome]) -> tuple[float, float] | None:
-    """Return the GPU-hours and the seconds to expect of runs; None before a run ended well."""
-    times = [(run.placement.gpus, expected_s(run, outcomes)) for run in runs]
-    known = [(gpus, wall_s) for gpus, wall_s in times if wall_s is not None]
-    if len(known) < len(times):
-        return None
-    return sum(gpus * wall_s / 3600 for gpus, wall_s in known), sum(wall_s for _, wall_s in known)

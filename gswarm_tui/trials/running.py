@@ -35,7 +35,6 @@ from gswarm_tui.trials.outcome import (
     TIMEOUT,
     RunOutcome,
     StoppedTrialError,
-    expected_cost,
 )
 from gswarm_tui.trials.plan import TrialError, TrialPlan, TrialRun
 
@@ -82,10 +81,6 @@ class TrialDriver:
             outcomes.append(outcome)
             text = self._describe(outcome)
             await self._log(outcome, text)
-            left = self._plan.runs[len(outcomes) :]
-            if left and (cost := expected_cost(left, outcomes)) is not None:
-                hours, left_s = cost
-                text += f"; {len(left)} left, about {hours:.3g} GPU-hours in {duration(left_s)}"
             print_notice(text)
             if not outcome.ok:
                 try:

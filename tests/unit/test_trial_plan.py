@@ -13,8 +13,6 @@ from gswarm_tui.trials.outcome import (
     FAILED,
     OK,
     RunOutcome,
-    expected_cost,
-    expected_s,
 )
 from gswarm_tui.trials.plan import (
     SPREAD,
@@ -93,20 +91,6 @@ def test_plans_and_outcomes_survive_their_json() -> None:
     largest = [Placement(10_000, 64, SPREAD) for _ in range(499)]
     environment = TrialPlan("abc", ("x" * 10_000,), ordered_runs(largest, 1, "5")).to_json()
     assert len(environment) < 128 * 1024, "Linux limits a variable"
-
-
-def test_cost_is_expected_from_ended_runs() -> None:
-    runs = ordered_runs([Placement(1, 4), Placement(2, 4), Placement(4, 4)], 1, seed="1")
-    assert expected_cost(runs, ()) is None
-    warm_up = done(runs[0], 100)
-    assert expected_s(runs[1], [warm_up]) == 100
-    hours, seconds = expected_cost(runs[1:], [warm_up]) or (0, 0)
-    assert (round(3600 * hours), seconds) == ((4 + 8 + 16) * 100, 300)
-    two = next(run for run in runs if run.placement.nodes == 2)
-    four = next(run for run in runs if run.placement.nodes == 4)
-    assert expected_s(four, [warm_up, done(two, 60)]) == 100, "the longest so far"
-    assert expected_s(two, [warm_up, done(two, 60)]) == 60
-    assert expected_s(two, [warm_up, done(two, 5, FAILED)]) == 100, "a failed run says nothing"
 
 
 @pytest.mark.parametrize(
