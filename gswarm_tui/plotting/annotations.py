@@ -1,4 +1,4 @@
-"""Annotations of a period: marks with their values, warnings and errors, other sessions."""
+"""Annotations of a period: marks with their values, warnings and errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gswarm_agent.frame import INFO
-from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError, nearest, quote
 from gswarm_tui.fleet.events import json_object
@@ -43,15 +42,6 @@ class Incident:
     gpu: int | None
 
 
-@dataclass(frozen=True)
-class OverlappingSession:
-    """Another session that overlaps the period; times in seconds after the period's start."""
-
-    name: str
-    begin: float
-    end: float
-
-
 _EVENTS = first_events(
     "e.kind, e.severity, coalesce(n.node, '') AS node, g.gpu_index AS gpu, "
     "coalesce(e.message, '') AS message, e.detail",
@@ -80,23 +70,6 @@ def load_annotations(source: QuerySource, period: Period) -> Annotations:
         else:
             incidents.append(Incident(at, row["kind"], row["severity"], row["node"], row["gpu"]))
     return Annotations(marks, incidents, len(rows) < MOST_EVENTS)
-
-
-def overlapping_sessions(source: QuerySource, period: Period) -> list[OverlappingSession]:
-    """Return the other sessions that overlap the period, by their start. Raises StoreError."""
-    found = [
-        OverlappingSession(
-            one.name,
-            max(0.0, _seconds(period, one.started_at)),
-            min(period.seconds, _seconds(period, one.until)),
-        )
-        for one in periods.load_sessions(source)
-        if one.recording_id == period.recording_id
-        and one.session_id != period.session_id
-        and one.started_at < period.until
-        and one.until > period.started_at
-    ]
-    return sorted(found, key=lambda one: (one.begin, -one.end))
 
 
 def numbers(detail: object) -> dict[str, float]:

@@ -69,7 +69,7 @@ class FigureBuilder:
         self._left = min(1.5, max(0.72, 0.3 + max(map(len, self._names.values()), default=0) * _NAME_LETTER))
         self._blocks = self._layout()
         self._inner = WIDTH - self._left - _RIGHT
-        self._lanes = panels.build_lanes(data.others, data.marks, data.incidents, self._seconds, self._inner)
+        self._lanes = panels.build_lanes(data.marks, data.incidents)
         self._head = 0.04 if inline else _HEAD
         self._strip_height = panels.LANE_IN * len(self._lanes)
         self._height = (

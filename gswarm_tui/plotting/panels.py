@@ -22,7 +22,7 @@ from gswarm_agent.metrics import Metric
 from gswarm_tui.common.units import nice_ceiling, shown_unit
 from gswarm_tui.fleet.events import EVENT_KINDS
 from gswarm_tui.plotting import style
-from gswarm_tui.plotting.annotations import Incident, OverlappingSession, SessionMark
+from gswarm_tui.plotting.annotations import Incident, SessionMark
 from gswarm_tui.plotting.grid import Floats, MetricGrid
 
 Pixels = npt.NDArray[np.uint8]
@@ -39,9 +39,7 @@ _LEGEND: Any = {
     "handlelength": 1.1, "handleheight": 0.6, "handletextpad": 0.4,
     "columnspacing": 1.0, "borderpad": 0, "borderaxespad": 0.35,
 }  # fmt: skip
-_BEHIND: Any = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
 LANE_IN = 0.135
-MAX_SESSION_LANES = 5
 MAX_LINES = 60
 _MAX_LETTERS = 26
 _PLACES = 2000
@@ -262,24 +260,16 @@ def clipped(text: str, most: int) -> str:
 
 @dataclass(frozen=True)
 class Lane:
-    """A lane above the panels with sessions as brackets, marks as labels, or events as ticks."""
+    """A lane above the panels with marks as labels, or events as ticks."""
 
     name: str
-    brackets: tuple[OverlappingSession, ...] = ()
     labels: tuple[tuple[float, str], ...] = ()
     ticks: tuple[tuple[float, str], ...] = ()
 
 
-def build_lanes(
-    sessions: Sequence[OverlappingSession],
-    marks: Sequence[SessionMark],
-    incidents: Sequence[Incident],
-    seconds: float,
-    width_in: float,
-) -> list[Lane]:
-    """Return the lanes from top to bottom; sessions that overlap get lanes of their own."""
-    a_letter = _LETTER_PT / 72 / width_in * max(seconds, 1e-9)
-    lanes = _session_lanes(sessions, a_letter, seconds)
+def build_lanes(marks: Sequence[SessionMark], incidents: Sequence[Incident]) -> list[Lane]:
+    """Return the lanes from top to bottom."""
+    lanes = []
     if marks:
         lanes.append(
             Lane("marks", labels=tuple((mark.at, clipped(mark.label, _MAX_LETTERS)) for mark in marks))
@@ -290,30 +280,6 @@ def build_lanes(
         label = incident.kind.replace("_", " ") if incident.kind in EVENT_KINDS else incident.severity
         kinds.setdefault(label, []).append((incident.at, incident.severity))
     return lanes + [Lane(word, ticks=tuple(ticks)) for word, ticks in kinds.items()]
-
-
-def _session_lanes(sessions: Sequence[OverlappingSession], a_letter: float, seconds: float) -> list[Lane]:
-    rows: list[list[OverlappingSession]] = [[] for _ in range(MAX_SESSION_LANES)]
-    ends = [0.0] * MAX_SESSION_LANES
-    for session in sessions:
-        label_from, label_until = _label_place(session, a_letter, seconds)
-        free = next((at for at, end in enumerate(ends) if end <= min(label_from, session.begin)), None)
-        if free is None:
-            break
-        rows[free].append(session)
-        ends[free] = max(session.end, label_until) + a_letter
-    left_out = len(sessions) - sum(map(len, rows))
-    names = ["sessions", *[""] * (MAX_SESSION_LANES - 2), f"{left_out} more" if left_out else ""]
-    return [Lane(name, brackets=tuple(row)) for name, row in zip(names, rows, strict=True) if row]
-
-
-def _label_place(session: OverlappingSession, a_letter: float, seconds: float) -> tuple[float, float]:
-    """Return the start and end of a bracket's label: inside it, else after it, else before it."""
-    length = (len(clipped(session.name, _MAX_LETTERS)) + 2) * a_letter
-    begin = session.begin if session.begin + length <= session.end else session.end
-    if begin + a_letter + length > seconds:
-        begin = max(0.0, session.begin - 2 * a_letter - length)
-    return begin + a_letter, begin + a_letter + length
 
 
 def draw_lanes(axes: Axes, lanes: Sequence[Lane], seconds: float, width_in: float) -> None:
@@ -327,12 +293,6 @@ def draw_lanes(axes: Axes, lanes: Sequence[Lane], seconds: float, width_in: floa
         y = at + 0.5
         if lane.name:
             write_beside(axes, lane.name, y, -4, style.DIM)
-        for session in lane.brackets:
-            axes.vlines([session.begin, session.end], y - 0.25, y + 0.25, color=style.DIM, linewidth=0.6)
-            axes.hlines(y, session.begin, session.end, color=style.DIM, linewidth=0.6)
-            begin, _ = _label_place(session, a_letter, seconds)
-            name = clipped(session.name, _MAX_LETTERS)
-            axes.text(begin, y, name, va="center_baseline", fontsize=style.SMALL, bbox=_BEHIND)
         _labels(axes, lane.labels, y, a_letter, seconds)
         times: dict[str, list[float]] = {}
         for when, severity in lane.ticks:

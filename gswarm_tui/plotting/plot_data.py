@@ -11,10 +11,8 @@ from gswarm_tui.common.errors import UserError, quote
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.plotting.annotations import (
     Incident,
-    OverlappingSession,
     SessionMark,
     load_annotations,
-    overlapping_sessions,
     require_values,
 )
 from gswarm_tui.plotting.grid import MAX_BINS, MetricGrid, load_grids
@@ -40,7 +38,6 @@ class PlotData:
     marks: tuple[SessionMark, ...]
     values: tuple[str, ...]
     incidents: tuple[Incident, ...]
-    others: tuple[OverlappingSession, ...]
     all_events: bool = True
 
 
@@ -92,7 +89,6 @@ def load_plot_data(
         marks=tuple(annotations.marks),
         values=tuple(dict.fromkeys(values)),
         incidents=tuple(annotations.incidents),
-        others=tuple(overlapping_sessions(source, period)),
         all_events=annotations.complete,
     )
 

@@ -53,13 +53,13 @@ def build_report(
 
 def _plots(data: PlotData, zone: tzinfo | None) -> list[tuple[Markup, str]]:
     util = _only(data, "util")
-    bare = replace(data, others=(), incidents=())
+    bare = replace(data, incidents=())
     rest = _only(bare, *_CURVES[1:])
     hosts = _only(bare, *_HOSTS)
     values = tuple(value_names(data.marks)[:MOST_VALUES])
     marked = replace(_only(bare), values=values)
-    above = " Above: other sessions, marks, warnings (orange) and errors (red)."
-    annotated = bool(data.others or data.marks or data.incidents)
+    above = " Above: marks, warnings (orange) and errors (red)."
+    annotated = bool(data.marks or data.incidents)
     captions = (
         (util, "GPU utilisation." + above * annotated),
         (rest, "Power, memory and traffic of the GPUs."),

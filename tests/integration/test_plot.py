@@ -18,7 +18,6 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from PIL import Image
 
 from gswarm_agent.frame import WARNING
@@ -28,11 +27,9 @@ from gswarm_tui.analysis import periods
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionStopped
 from gswarm_tui.plotting import style
-from gswarm_tui.plotting.annotations import OverlappingSession
 from gswarm_tui.plotting.figure import FigureBuilder, draw, figure_bytes
 from gswarm_tui.plotting.grid import MetricGrid, load_grids
 from gswarm_tui.plotting.metric_choice import choose_metrics
-from gswarm_tui.plotting.panels import build_lanes, draw_lanes
 from gswarm_tui.plotting.plot_data import PlotData, load_plot_data
 from gswarm_tui.plotting.timescale import clock_ticks
 from gswarm_tui.store.querying.file_source import FileSource
@@ -120,7 +117,7 @@ def test_plot_names_session_nodes_metrics_marks_and_times(training: Path) -> Non
         made = load_plot_data(source, period, choose_metrics(), ["loss"])
     texts = svg_texts(drawn(made, "svg"))
     assert "full_training" in texts
-    assert {"warm_up", "evaluation", "epoch 1", "epoch 8", "loss (from marks)"} <= set(texts)
+    assert {"epoch 1", "epoch 8", "loss (from marks)"} <= set(texts)
     assert {"gpu01", "gpu06", "GPU util (%)", "Power (W)", "Memory used (GiB)"} <= set(texts)
     assert {"link lost", "xid"} <= set(texts)
     assert "local time, CET (UTC+0100)" in texts
@@ -369,17 +366,3 @@ def test_running_session_is_drawn_as_of_now(tmp_path: Path) -> None:
     assert made.running
     assert any("30 s so far" in text for text in svg_texts(drawn(made, "svg")))
     assert any("30 s, interrupted" in text for text in svg_texts(drawn(material(recorder.path), "svg")))
-
-
-def test_the_name_of_a_session_stands_beside_a_bracket_that_is_too_short_for_it() -> None:
-    figure = Figure(figsize=(6, 1))
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_xlim(0, 100)
-    sessions = [
-        OverlappingSession(*one) for one in (("warm up", 10, 12), ("load", 50, 50.1), ("last one", 98, 100))
-    ]
-    draw_lanes(axes, build_lanes(sessions, [], [], 100, 6), 100, 6)
-    texts = [text for text in axes.texts if text.get_text() in {one.name for one in sessions}]
-    for one, text in zip(sessions, texts, strict=True):
-        box = text.get_window_extent().transformed(axes.transData.inverted())
-        assert box.x1 < one.begin or box.x0 > one.end
