@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import tzinfo
+from dataclasses import dataclass, replace
+from datetime import timedelta, tzinfo
 from typing import Any
 
 from gswarm_tui.analysis.periods import Period
@@ -103,17 +103,60 @@ def comparison_table(runs: Sequence[ComparedRun], zone: tzinfo | None = None) ->
     return TextTable(("", *(run.label for run in runs)), measured, frozenset(range(1, len(runs) + 1)))
 
 
-def lines_table(runs: Sequence[ComparedRun], zone: tzinfo | None = None) -> TextTable:
-    """Return the table with a line for each run, named by its session and file."""
-    names, *cells = zip(*comparison_table(runs, zone).rows, strict=True)
-    rows = [(run.summary.period.name, *line) for run, line in zip(runs, cells, strict=True)]
+def lines_table(
+    runs: Sequence[ComparedRun], zone: tzinfo | None = None, *, with_total: bool = False
+) -> TextTable:
+    """Return the table with a line for each run, named by its session and file.
+
+    ``with_total`` adds a line for all of them, and leaves out what compares runs with the first one.
+    """
+    listed = [*runs, total(runs)] if with_total else runs
+    rows = [row for row in comparison_table(listed, zone).rows if not (with_total and row[0] in _RELATIVE)]
+    names, *cells = zip(*rows, strict=True)
+    lines = [(run.summary.period.name, *line) for run, line in zip(listed, cells, strict=True)]
     right = frozenset(at for at, name in enumerate(names, 1) if name != "file")
-    return TextTable(("session", *names), rows, right)
+    return TextTable(("session", *names), lines, right)
+
+
+def total(runs: Sequence[ComparedRun]) -> ComparedRun:
+    """Return all runs as one: sums, maxima, means by measured time; GPUs and nodes count once."""
+    wholes = [run.whole for run in runs]
+
+    def values(name: str) -> list[Any]:
+        return [value for one in wholes if (value := getattr(one, name)) is not None]
+
+    def mean(name: str, weights: Sequence[float | None]) -> float | None:
+        pairs = [(getattr(one, name), weight or 0) for one, weight in zip(wholes, weights, strict=True)]
+        known = [(value, weight) for value, weight in pairs if value is not None]
+        return part_of(sum(value * weight for value, weight in known), sum(weight for _, weight in known))
+
+    measured = [one.measured_s for one in wholes]
+    summed = ("samples", "energy_j", "busy_s", "idle_s", "throttle_thermal_s", "throttle_brake_s")
+    sums = {name: sum(found) if (found := values(name)) else None for name in summed}
+    largest = ("mem_used_max_mib", "mem_total_mib", "bubble_longest_s")
+    means = {name: mean(name, measured) for name in ("util_mean_pct", "power_mean_w", "bubble_share")}
+    means["coverage"] = mean("coverage", [run.gpu_s for run in runs])
+    gpus = {(gpu.node, gpu.gpu_index) for run in runs for gpu in run.summary.gpus if gpu.gpus}
+    maxima = {name: max(values(name), default=None) for name in largest}
+    changed: dict[str, Any] = {**sums, **means, **maxima, "gpus": len(gpus)}
+    covered = {node.node: node for run in runs for node in run.summary.covered}
+    period = min((run.summary.period for run in runs), key=lambda one: one.started_at)
+    until = period.started_at + timedelta(seconds=sum(run.seconds for run in runs))
+    period = replace(period, name=f"all {len(runs):,}", ended_at=until, until=until)
+    whole = replace(wholes[0], **changed)
+    running = any(run.summary.running for run in runs)
+    summary = Summary(period, running, whole, (), (), tuple(covered.values()))
+    return ComparedRun("all", DASH, summary, whole, {})
 
 
 def comparison_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
     """Yield notes on the table: assumptions, and running or partial runs."""
     yield BASIS
+    yield from partial_notes(runs)
+
+
+def partial_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
+    """Yield notes on running and partial runs."""
     if running := [run.label for run in runs if run.summary.running]:
         names = first_of(running, MOST_COLUMNS)
         yield f"Still running: {names}; figures are as of now, without speed-up until the end."
@@ -153,6 +196,7 @@ def efficiency(first: ComparedRun, run: ComparedRun) -> float | None:
     return part_of(first.gpu_s, run.gpu_s) if comparable(first, run) else None
 
 
+_RELATIVE = ("speed-up", "efficiency", "energy ratio")
 _TEXT_ROWS: tuple[tuple[str, Callable[[ComparedRun, ComparedRun], str]], ...] = (
     ("nodes", lambda run, _: str(len(run.summary.covered))),
     ("GPUs", lambda run, _: str(run.whole.gpus)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,8 +10,10 @@ from gswarm_tui.analysis.summary_data import load_coverage
 from gswarm_tui.analysis.summary_text import partial_sentence
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import add_session, open_session
-from gswarm_tui.common.errors import print_notice, printable
+from gswarm_tui.commands.run_choice import expand, load_runs
+from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.common.paths import file_name
+from gswarm_tui.common.quantities import plural
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.formats import atomic_file
 from gswarm_tui.printing.progress import Progress
@@ -33,6 +36,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         ("--value", "plot values of marks as curves: loss"),
     ):
         parser.add_argument(option, action="append", default=[], metavar="NAMES", help=what)
+    text = "plot figures of many runs by their start: loss,energy_kwh"
+    parser.add_argument("--over-time", action="append", default=[], metavar="NAMES", help=text)
     parser.add_argument("--force", action="store_true", help="replace existing files")
     arguments = parser.read(args)
 
@@ -42,9 +47,11 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     from gswarm_tui.plotting.plot_data import load_plot_data
 
     files = [require_suffix(Path(name).expanduser()) for name in arguments.out]
+    if arguments.over_time:
+        return _plot_over_time(arguments, files, environ)
     choices = choose_metrics(arguments.metric, arguments.heatmap, arguments.curve)
     chosen = bool(arguments.metric or arguments.heatmap or arguments.curve)
-    values = [name for words in arguments.value for part in words.split(",") if (name := part.strip())]
+    values = _names(arguments.value)
     with open_session(arguments.session, arguments.db, environ) as (source, period):
         files = files or [Path(f"{file_name(period.name)}.pdf")]
         for path in files:
@@ -62,4 +69,30 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         print_notice(f"only the first {MOST_EVENTS:,} marks, warnings and errors are drawn.")
     if material.running:
         print_notice(f"{period.name} is still running; plotted as far as recorded.")
+    return 0
+
+
+def _names(words: Sequence[str]) -> list[str]:
+    return [name for word in words for part in word.split(",") if (name := part.strip())]
+
+
+def _plot_over_time(arguments: Namespace, files: Sequence[Path], environ: Mapping[str, str]) -> int:
+    """Plot figures of runs, as ``compare`` names them, by the start of each. Raises UserError, StoreError."""
+    from gswarm_tui.plotting.over_time import draw_over_time, series_of
+
+    if arguments.metric or arguments.heatmap or arguments.curve or arguments.value:
+        raise UserError("--over-time plots figures of runs; remove --metric, --heatmap, --curve and --value.")
+    files = files or [Path("over-time.pdf")]
+    chosen = expand(arguments.session, arguments.db)
+    if not chosen:
+        raise UserError("--over-time needs runs, as in gswarm-tui plot --over-time loss 'runs/*.duckdb'.")
+    runs = load_runs(chosen, environ, files, force=arguments.force)
+    series = series_of(runs, _names(arguments.over_time))
+    for path in files:
+        with atomic_file(path) as part:
+            part.write_bytes(draw_over_time(series, None, path.suffix[1:].lower()))
+        print(path)
+    for one in series:
+        if one.missing:
+            print_notice(f"{plural(one.missing, 'run')} of {len(runs):,} without {one.name} left out.")
     return 0

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from gswarm_tui.analysis import periods
+from gswarm_tui.analysis.comparison import ComparedRun, load_run
 from gswarm_tui.analysis.periods import Period
+from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import choose_session, open_source, parse_words
 from gswarm_tui.common.errors import UserError, print_notice
 from gswarm_tui.common.paths import is_pattern, matching
@@ -48,23 +50,63 @@ def expand(words: Sequence[str], db: Path | None = None) -> list[ChosenRun]:
     return list(found)
 
 
+def expand_several(words: Sequence[str]) -> list[ChosenRun]:
+    """Return the runs of a pattern or of several files; none for words that name one session.
+
+    Raises UserError.
+    """
+    files = [file for word in words if (file := parse_words([word], None).file) is not None]
+    return expand(words) if len(files) > 1 or any(map(is_pattern, files)) else []
+
+
+def load_runs(
+    runs: Sequence[ChosenRun], environ: Mapping[str, str], outputs: Sequence[Path | None], *, force: bool
+) -> list[ComparedRun]:
+    """Return the figures of runs, labelled distinctly, as ``load_each`` does."""
+
+    def load(source: QuerySource, period: Period) -> ComparedRun:
+        return load_run(source, period, period.name)
+
+    return _with_distinct_labels(load_each(runs, environ, load, outputs, force=force))
+
+
+def _with_distinct_labels(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
+    """Label runs distinctly: by session, by file, by both, else with a number."""
+    both = [f"{Path(run.file).stem}:{run.label}" for run in runs]
+    for labels in ([run.label for run in runs], [Path(run.file).stem for run in runs], both):
+        if len(set(labels)) == len(labels):
+            break
+    else:
+        labels = [
+            f"{name} #{both[: at + 1].count(name)}" if both.count(name) > 1 else name
+            for at, name in enumerate(both)
+        ]
+    return [replace(run, label=name) for run, name in zip(runs, labels, strict=True)]
+
+
 def load_each(
     runs: Sequence[ChosenRun],
     environ: Mapping[str, str],
     load: Callable[[QuerySource, Period], T],
-    doing: str,
+    outputs: Sequence[Path | None],
+    *,
+    force: bool,
 ) -> list[T]:
     """Return what ``load`` makes of each run. Files of patterns that can't be used are named and skipped.
 
-    Raises UserError, StoreError.
+    Refuses ``outputs`` that exist, without ``force``, or are recordings. Raises UserError, StoreError.
     """
     loaded: list[T] = []
     skipped: list[UserError] = []
-    with Progress(doing) as progress:
+    for path in outputs:
+        check_output_file(path, force=force)
+    with Progress("summarising the runs") as progress:
         for number, run in enumerate(runs):
             progress.report(number / len(runs))
             try:
                 with contextlib.closing(open_source(run.file, environ)) as source:
+                    for path in outputs:
+                        check_output_file(path, force=force, recording=source.path)
                     choose = periods.find_period if run.matched else choose_session
                     loaded.append(load(source, choose(source, run.session)))
             except UserError as error:
@@ -92,8 +134,7 @@ def open_together(paths: Sequence[Path]) -> QuerySource:
             raise error
         skipped.append(error)
 
-    stems = Counter(path.stem for path in matched)
-    runs = {path.stem if stems[path.stem] == 1 else str(path): path for path in matched}
+    runs = dict(zip(run_names(list(matched)), matched, strict=True))
     with Progress(f"opening {plural(len(runs), 'recording')}") as progress:
         source = ManyFiles(runs, skip, progress.report)
     with contextlib.ExitStack() as stack:
@@ -101,6 +142,12 @@ def open_together(paths: Sequence[Path]) -> QuerySource:
         _print_skipped(skipped, len(runs))
         stack.pop_all()
     return source
+
+
+def run_names(paths: Sequence[Path]) -> list[str]:
+    """Return the names of runs in the column ``run``: the stem of each file, its path where stems repeat."""
+    stems = Counter(path.stem for path in paths)
+    return [path.stem if stems[path.stem] == 1 else str(path) for path in paths]
 
 
 def _print_skipped(errors: Sequence[UserError], files: int) -> None:

@@ -207,6 +207,23 @@ def _write_markdown(result: Result, out: TextIO, _options: OutputOptions) -> Non
     write_markdown_table(result.names, rows, out, right=right)
 
 
+def write_text_table(
+    names: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    out: TextIO,
+    options: OutputOptions,
+    *,
+    right: frozenset[int],
+) -> None:
+    """Write a table of text in Markdown or for a terminal, whichever the options say."""
+    if options.format == "markdown":
+        write_markdown_table(names, rows, out, right=right)
+    else:
+        from gswarm_tui.printing.table import show
+
+        show(names, rows, out, right=right, every=options.every)
+
+
 def write_markdown_table(
     names: Sequence[str], rows: Iterable[Sequence[str]], out: TextIO, *, right: frozenset[int]
 ) -> None:

@@ -18,11 +18,13 @@ from gswarm_tui.analysis.comparison import (
     comparison_notes,
     comparison_result,
     comparison_table,
+    total,
 )
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary_data import Figures, Summary
 from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionStopped
+from gswarm_tui.plotting.over_time import series_of
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
 
 GPU = Figures(
@@ -135,3 +137,50 @@ def test_many_runs_have_a_line_each_and_unreadable_files_are_skipped(
     assert "all runs are the same one, train in one.duckdb; name" in capsys.readouterr().err
     assert main(["compare", "runs/none*.duckdb"]) == 2
     assert 'no file matches "runs/none*.duckdb"; name others.' in capsys.readouterr().err
+
+
+def test_runs_of_several_files_are_summarised_with_a_line_for_all(
+    two_files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["summary", "one.duckdb", "two*.duckdb:train"]) == 0
+    heads, _, first, second, last = capsys.readouterr().out.splitlines()
+    assert heads.split()[:5] == ["session", "file", "started", "nodes", "GPUs"]
+    assert "speed-up" not in heads
+    assert first.split()[:2] + second.split()[:2] == ["train", "one.duckdb", "train", "two.duckdb"]
+    assert last.split()[:2] + last.split()[4:9] == ["all", "2", "08:00:00", "1", "2", "65", "s"]
+    assert "12.5 Wh" in last
+    assert main(["summary", "one.duckdb", "two.duckdb", "--by", "gpu"]) == 0
+    _, _, *rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[:2] for row in rows] == [["one", "n1:0"], ["two", "n1:0"], ["two", "n1:1"]]
+    assert main(["summary", "one.duckdb", "two.duckdb", "--format", "csv"]) == 0
+    data = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [(row["run"], row["session"], row["scope"]) for row in data] == [
+        ("one", "train", "all"),
+        ("two", "train", "all"),
+    ]
+
+
+def test_means_of_all_runs_go_by_measured_time() -> None:
+    short, long = run("short", {"util_mean_pct": 50.0}), run("long", {"util_mean_pct": 100.0}, busy_s=295.0)
+    assert total([short, long]).whole.util_mean_pct == pytest.approx(87.5)
+    assert (
+        total([short, replace(long, whole=replace(long.whole, util_mean_pct=None))]).whole.util_mean_pct == 50
+    )
+
+
+def test_figures_of_runs_are_plotted_by_their_start(
+    two_files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record(two_files / "three.duckdb", [introduced(), arrived(1, [gpu_row(util_pct=5)] * 2)], ended_at=T0 + 9)
+    words = ["plot", "--over-time", "loss,energy_kwh", "*.duckdb", "-o", "trend.svg"]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "trend.svg\n"
+    assert "1 run of 3 without loss left out." in printed.err
+    drawn = Path("trend.svg").read_text()
+    assert all(f">{text}<" in drawn for text in ("loss", "energy_kwh", "1 GPU", "2 GPUs"))
+    runs = [replace(run("a"), marks={"loss": 0.5}), run("b")]
+    (series,) = series_of(runs, ["loss"])
+    assert ([(gpus, value) for _, gpus, value in series.points], series.missing) == ([(1, 0.5)], 1)
+    assert main([*words[:2], "los", "one.duckdb"]) == 2
+    assert 'no run has the figure "los"; perhaps you meant loss.' in capsys.readouterr().err
