@@ -11,7 +11,7 @@ from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.commands.recording_choice import add_session, choose_session, open_source, parse_words
 from gswarm_tui.commands.site_mail import site_mail
-from gswarm_tui.common.errors import UserError, print_notice, printable, quote
+from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.common.quantities import duration, gpu_time, plural
 from gswarm_tui.fleet.findings import CANNOT_TELL, Finding
 from gswarm_tui.insight import notes
@@ -37,19 +37,13 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--all", action="store_true", help="print all findings, not only three")
-    parser.add_argument("--roles", metavar="pp=N", default="", help="compare within N pipeline stages")
     output.add_argument("--for-site", action="store_true", help="print a mail to the site's administrators")
     arguments = parser.read(args)
-    stages = _stages(arguments.roles)
     named = parse_words(arguments.session, arguments.db)
     with contextlib.closing(open_source(named.file, environ)) as source:
         period = choose_session(source, named.name) if named.name else _whole(source)
         with Progress(f"diagnosing {printable(period.name)}") as progress:
-            found = diagnose(
-                source, period.recording_id, *period.bounds, environ, pp=stages, progress=progress.report
-            )
-        if stages > found.gpus > 0:
-            raise UserError(f"--roles: the job has {plural(found.gpus, 'GPU')}; name fewer pipeline stages.")
+            found = diagnose(source, period.recording_id, *period.bounds, environ, progress=progress.report)
         if arguments.for_site:
             if mail := site_mail(source, period, found.findings):
                 print(mail)
@@ -61,14 +55,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             return 0
         _print_text(found, period, source, everything=arguments.all)
     return 0
-
-
-def _stages(text: str) -> int:
-    """Return the number of pipeline stages in ``pp=N``, 0 without a text. Raises UserError."""
-    number = text.removeprefix("pp=")
-    if text and not (text.startswith("pp=") and number.isdecimal() and 2 <= int(number) <= 1024):
-        raise UserError(f"--roles: {quote(text)} isn't pp=N; name 2 to 1024 pipeline stages, as in pp=4.")
-    return int(number or 0)
 
 
 def _whole(source: QuerySource) -> Period:

@@ -65,7 +65,6 @@ class LiveWatch:
         *,
         user: str | None = None,
         scale: float = 1.0,
-        pp: int = 0,
         numbers: Iterator[int] | None = None,
         rules: Sequence[Rule] = RULES,
     ) -> None:
@@ -76,7 +75,7 @@ class LiveWatch:
         self._look_s = LOOK_S * scale
         self._nodes = list(fleet.nodes.values())
         self._hellos: list[Hello | None] = [None for _ in self._nodes]
-        self.window = Window(tuple(fleet.nodes), {}, self._step_s, scale, pp, user)
+        self.window = Window(tuple(fleet.nodes), {}, self._step_s, scale, user)
         self.watch = Watch(rules, self._leave_out, numbers)
         self._turn, self._turns = 0, min(max(len(self._nodes) // NODES_A_TURN, LEAST_TURNS), MOST_TURNS)
         self._listings: dict[str, object] = {}

@@ -70,7 +70,6 @@ def diagnose(
     end: float,
     environ: Mapping[str, str],
     *,
-    pp: int = 0,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Diagnosis:
     """Look with all rules at a recording, or at a part of it. Raises StoreError."""
@@ -83,7 +82,7 @@ def diagnose(
     known: dict[str, Finding] = {}
     window: Window | None = None
     ledger = dict.fromkeys(watch.ledger.totals(), 0.0)
-    for window in windows(reader, begin, end, scale, pp):
+    for window in windows(reader, begin, end, scale):
         if window.now - window.step_s <= start:
             watch.forget_costs()
         before = watch.ledger.totals()
@@ -137,7 +136,7 @@ def _pace(reader: RecordingReader, end: float, findings: Iterable[Finding]) -> P
     return pace
 
 
-def windows(reader: RecordingReader, start: float, end: float, scale: float, pp: int) -> Iterator[Window]:
+def windows(reader: RecordingReader, start: float, end: float, scale: float) -> Iterator[Window]:
     """Return the window after each step of a recording; it is one object, changed between two steps."""
     [(user, first, last)] = reader.rows(
         "SELECT (SELECT user_name FROM recordings WHERE recording_id = $1), epoch_us(min(ts)) / 1e6, "
@@ -149,7 +148,7 @@ def windows(reader: RecordingReader, start: float, end: float, scale: float, pp:
     interval_s = min(interval_ms for _, interval_ms in reader.intervals(micros(end))) / 1000
     step_s = max(STEP_S * scale * (2 if end - start > LONG_S * scale else 1), interval_s)
     start, end = max(start, first - step_s), min(end, last + SILENT_S)
-    window = Window(tuple(reader.names), {}, step_s, scale, pp, user)
+    window = Window(tuple(reader.names), {}, step_s, scale, user)
     feed = _Feed(reader, window)
     chunk_s = step_s * min(CHUNK_STEPS, max(12, CHUNK_CELLS // max(1, len(reader.gpu_positions))))
     sampled_at = start

@@ -122,7 +122,7 @@ class Window:
     """The newest steps of a fleet, the newest values, and the events of the last hour.
 
     ``scale`` shortens all times that rules name, for tests. ``gpus`` are the job's GPUs in the order of
-    columns, ``node_at`` the column of each GPU's node. ``pp`` is the number of pipeline stages, if known.
+    columns, ``node_at`` the column of each GPU's node.
     ``pcie_most`` has the PCIe generation and lanes that each GPU could have. ``last_process`` is
     the newest of the job's on each row of a node.
     ``processes`` are the newest of each node, None where they aren't listed. ``user`` is the recorder's user,
@@ -135,7 +135,6 @@ class Window:
     infos: Mapping[str, NodeInfo]
     step_s: float = STEP_S
     scale: float = 1.0
-    pp: int = 0
     user: str | None = None
     started_at: float = math.nan
     now: float = math.nan
@@ -340,11 +339,11 @@ class Window:
     def peers(self, values: Floats, among: Mask | None = None) -> Floats:
         """Return for each GPU the median of its peers: the other GPUs of the same role.
 
-        The role is the pipeline stage if known, else the slot if at least four nodes have it, else all.
+        The role is the slot if at least four nodes have it, else all have the same.
         """
         among = self.active if among is None else among
-        if self._roles is None or self.pp > 1:
-            role = self._role()
+        if self._roles is None:
+            role = self.slot if len(self.nodes) >= 4 else np.zeros_like(self.slot)
             roles = [np.flatnonzero(role == one) for one in np.unique(role)]
             self._roles = np.full((len(roles), max(map(len, roles), default=0) + 1), len(self.gpus))
             for at, members in enumerate(roles):
@@ -368,14 +367,6 @@ class Window:
         if key not in self._means:
             self._means[key] = self.peers(self.mean(signal, seconds), self.settled)
         return self._means[key]
-
-    def _role(self) -> npt.NDArray[np.intp]:
-        """Return the role of each GPU as a number."""
-        if self.pp > 1:
-            ranks = [-1 if (rank := self.rank(at)) is None else rank for at in range(len(self.gpus))]
-            world = max(ranks, default=-1) + 1
-            return np.array([rank if rank < 0 else rank * self.pp // world for rank in ranks], dtype=np.intp)
-        return self.slot if len(self.nodes) >= 4 else np.zeros_like(self.slot)
 
     # What fills it
 

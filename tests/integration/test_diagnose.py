@@ -209,8 +209,3 @@ def test_of_several_recordings_the_newest_is_judged_alone(
     assert "2 recordings; using the newest. Others: recording 1." in err
     assert main(["diagnose", "recording 1", "--json"]) == 0
     assert culprits(json.loads(capsys.readouterr().out)) == HOT
-
-
-def test_roles_that_are_no_stages_are_refused(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diagnose", "--roles", "tp=4"]) == 2
-    assert "isn't pp=N" in capsys.readouterr().err

@@ -51,11 +51,11 @@ class Told(NamedTuple):
         return [one for one in self.at() if one.severity != NOTE]
 
 
-def run(job: Job, rules: Sequence[Rule] = RULES, pp: int = 0) -> Told:
+def run(job: Job, rules: Sequence[Rule] = RULES) -> Told:
     """Let the rules look at a job at once, in steps of 5 s."""
     infos = {name: NodeInfo(hello, (True,) * job.gpus) for name, hello in job.hellos().items()}
     step_s = max(STEP_S, job.tick_s)
-    window, watch = Window(tuple(job.names), infos, step_s, pp=pp, user=USER), Watch(rules, _fail)
+    window, watch = Window(tuple(job.names), infos, step_s, user=USER), Watch(rules, _fail)
     changes: list[tuple[float, Finding]] = []
     of_step: list[Tick] = []
     for tick in ticks(job):

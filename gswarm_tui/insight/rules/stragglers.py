@@ -74,7 +74,7 @@ def _slow_gpu(window: Window) -> Iterable[Match]:
     ahead &= (shares >= LEAD / 3).all(axis=0) & ~(np.median(shares, axis=0) > TOO_FAR)
     slower, spinning = slowdown(window, ago(window, FOUR_MIN)), window.peers_of("util_pct", FOUR_MIN)
     # Stages without replicas can't be told from a slow GPU, and servers differ by their requests.
-    comparable = (len(window.nodes) >= 4 or window.pp > 1) & (lead >= FROM_START) & (spinning >= WAITING_PCT)
+    comparable = (len(window.nodes) >= 4) & (lead >= FROM_START) & (spinning >= WAITING_PCT)
     others, costs = int(settled.sum()) - 1, slower is None or slower >= SLOWER
     for at in np.flatnonzero(ahead & (new | comparable)).tolist():
         always = not new[at]
@@ -229,7 +229,7 @@ RULES = (
          "Leave {node} out and see whether the job gets faster; run a GEMM benchmark on {gpu}",
          "In lock-step, all GPUs wait for the slowest, which waits least and so is busier than the others.",
          "The busiest GPU changes, as with experts or packed sequences, or the job is no slower.",
-         "A rank with more work, as the last stage of a pipeline, looks the same: use diagnose --roles pp=N.",
+         "A rank with more work, as the last stage of a pipeline, looks the same.",
          _slow_gpu),
     Rule("input_straggler", "One node or rank waits for input, and the others wait for it", WASTE, ODD_ONE,
          ("util_pct", "processes"), "4 min",
@@ -243,7 +243,7 @@ RULES = (
          ("util_pct", "mem_util_pct"), "4 min",
          "slots or nodes whose means differ by 9 % since the start, while the GPUs within each are alike",
          "ByteDance's what-if analysis (arXiv 2505.05713): imbalance is more frequent than bad hardware",
-         "Distribute the layers differently or use more microbatches; diagnose --roles pp=N compares stages",
+         "Distribute the layers differently, or use more microbatches",
          "Pipeline stages with fewer layers wait for the others. No GPU is at fault.",
          "The difference began later, or a single GPU differs.",
          "A node that was slow from the start looks like a stage that has more work.", _uneven),
