@@ -16,7 +16,7 @@ import pytest
 
 from gswarm_agent.frame import TABLES, ProcessSample
 from gswarm_agent.metrics import PROCESS_COLUMNS
-from gswarm_agent.probes.gpus.nvidia_processes import ProcessLists, ProcessShares
+from gswarm_agent.probes.gpus.nvidia_processes import sm_shares
 from gswarm_agent.probes.processes import UNKNOWN, HostProcess, ProcessTable
 from gswarm_agent.wire import MAX_MESSAGE, encode
 from tests.cluster.standin import GpuProcess, Return, Scenario, build
@@ -103,47 +103,17 @@ def test_share_of_a_process_is_a_mean_and_missing_where_the_driver_has_none(
         assert [process.row["sm_pct"] for process in on_gpus(node)] == [40, None, 0]
 
 
-def test_share_is_the_mean_of_all_samples_since_the_last_call() -> None:
+def test_share_is_the_mean_of_the_last_seconds() -> None:
     begun = time.time_ns() // 1000
     taken = [
-        SimpleNamespace(pid=7, timeStamp=begun - 1000 * ms, smUtil=sm) for ms, sm in ((900, 90), (500, 30))
+        SimpleNamespace(pid=7, timeStamp=begun - 1000 * ms, smUtil=sm)
+        for ms, sm in ((9000, 99), (900, 90), (500, 30))
     ]
     api = SimpleNamespace(
         nvmlDeviceGetProcessUtilization=lambda _, since: taken, nvmlDeviceGetUtilizationRates=0
     )
     nvml: Any = SimpleNamespace(api=api, Error=ValueError, maybe=lambda *_: None)
-    shares = ProcessShares()
-    assert shares.read(nvml, None) == {7: 60}
-    taken.append(SimpleNamespace(pid=7, timeStamp=begun, smUtil=20))
-    assert shares.read(nvml, None) == {7: 20}
-
-
-def test_shares_are_read_every_ten_seconds_and_graphics_once_a_minute_while_there_are_none() -> None:
-    calls: list[str] = []
-
-    def called(name: str, found: Any) -> Callable[..., Any]:
-        def function(*_: object) -> Any:
-            calls.append(name)
-            return found
-
-        return function
-
-    sample = SimpleNamespace(pid=7, timeStamp=time.time_ns() // 1000, smUtil=20)
-    api = SimpleNamespace(
-        nvmlDeviceGetProcessUtilization=called("shares", [sample]),
-        nvmlDeviceGetGraphicsRunningProcesses_v3=called("graphics", []),
-        nvmlDeviceGetComputeRunningProcesses_v3=called("compute", [SimpleNamespace(pid=7, usedGpuMemory=1)]),
-        nvmlDeviceGetUtilizationRates=called("", SimpleNamespace(gpu=0)),
-    )
-    nvml: Any = SimpleNamespace(api=api, Error=ValueError, maybe=lambda function, *_: function())
-    lists = ProcessLists()
-    for second in range(0, 61, 5):
-        before = list(calls)
-        assert lists.read(nvml, None, second * SECOND)[7].memory_mib == 0
-        if second == 10:
-            assert calls == [*before, "compute"]
-    assert calls.count("graphics") == 2
-    assert calls.count("shares") == 7, "the second time with the second list, as the process is new"
+    assert sm_shares(nvml, None) == {7: 60}
 
 
 @pytest.mark.parametrize("driver", ["535.54.03", "580.65.06"])
@@ -161,7 +131,7 @@ def test_a_gpu_can_have_many_processes(standin_lib: Path, tmp_path: Path, driver
     ]
 
 
-def test_processes_are_read_every_five_seconds_and_at_once_when_memory_jumps(
+def test_processes_are_read_every_five_seconds_and_new_ones_again_soon(
     standin_lib: Path, tmp_path: Path
 ) -> None:
     scenario = Scenario.of("n", 1)
@@ -171,9 +141,8 @@ def test_processes_are_read_every_five_seconds_and_at_once_when_memory_jumps(
         listed = [node.read().processes is not None for _ in range(10)]
         assert [second for second, at in enumerate(listed) if at] == [4, 9]
         scenario.gpus[0].processes = [GpuProcess(os.getpid(), used_mib=500)]
-        scenario.gpus[0].memory_used_mib = 500
         scenario.write(tmp_path / "s")
-        (process,) = node.read().processes or []
+        (process,) = node.read(skip_s=5).processes or []
         assert (process.row["gpu_memory_mib"], process.row["cpu_pct"]) == (500, None)
         (process,) = node.read().processes or []
         assert process.row["cpu_pct"] is not None, "its rates come with the second list"

@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Collection, Dict, List, NoReturn, Optional, Set, Tuple
 
-    from gswarm_agent.frame import GpuFacts, GpuLink, Number, Row
+    from gswarm_agent.frame import GpuFacts, GpuLink, Row
     from gswarm_agent.probes.gpus.vendor import GpuUsage, Place, Vendor, Whereabouts
 
 ABSENT, OPENED, ROWS, PROCESSES = range(4)
@@ -38,11 +38,7 @@ _PR_SET_PDEATHSIG = 1
 _STATE_NS = 60 * SECOND_NS
 _PROCESSES_NS = round(0.95 * PROCESS_METRICS[0].period_s * SECOND_NS)
 """Time between two lists of processes, somewhat less than their period, as ticks may come early."""
-_LISTS_SHARE = 0.01
-"""Share of a core that the lists of processes may take."""
 _SOON_NS = round(0.95 * SECOND_NS)
-_MEMORY_JUMP_MIB = 128
-"""Change of a GPU's used memory which shows that a process has begun, ended or loaded data."""
 _NVLINK_COLUMNS = frozenset(m.name for m in GPU_METRICS if m.group == NVLINK)
 
 
@@ -93,9 +89,7 @@ class _Server:
         self._facts: List[GpuFacts] = []
         self._links: Tuple[GpuLink, ...] = ()
         self._opened: Dict[int, bool] = {}
-        self._state_due = self._processes_due = self._lists_took_ns = 0
-        # The GPUs' used memory and processes at the last list of processes.
-        self._memory: Dict[int, Number] = {}
+        self._state_due = self._processes_due = 0
         self._listed: Set[Tuple[int, int]] = set()
 
     def run(self, requests: int, left_out: Collection[Place]) -> None:
@@ -123,13 +117,11 @@ class _Server:
     def _handle(self, request: Tuple[Any, ...]) -> None:
         """Answer one request.
 
-        ``now_ns`` was the agent's time when its monotonic clock was ``begun_ns``. Processes are listed when
-        they are due, and at once when a GPU's used memory jumps.
+        ``now_ns`` was the agent's time when its monotonic clock was ``begun_ns``.
         """
         now_ns, begun_ns, off, with_processes, left_out, fresh = request
         vendor = self._vendor
         rows: List[Optional[Row]] = []
-        used: Dict[int, Number] = {}
         # A vendor tries once a minute what a GPU lacked, and leaves no note.
         if changed := now_ns >= self._state_due:
             self._state_due = now_ns + _STATE_NS
@@ -145,24 +137,14 @@ class _Server:
                 self._opened[index] = changed = True
             values = vendor.read(index, ahead + time.monotonic_ns(), off, fresh=fresh)
             rows.append(None if values is None else tuple(map(values.get, GPU_COLUMNS)))
-            if values is not None:
-                used[index] = now = values.get("mem_used_mib") or 0
-                if abs(now - self._memory.get(index, 0)) >= _MEMORY_JUMP_MIB:
-                    self._processes_due = 0
         due = with_processes and now_ns >= self._processes_due
         self._answer(ROWS, (rows, due, time.monotonic_ns() - begun_ns, vendor.pause_ns()), changed=changed)
         if due:
-            self._memory = used
-            begun_ns, took_before_ns = time.thread_time_ns(), self._lists_took_ns
             processes = self._read_processes(ahead, left_out)
-            self._lists_took_ns = time.thread_time_ns() - begun_ns
             self._answer(PROCESSES, processes)
-            # Lists become rarer if two in a row take long; the first one alone may, as it imports modules.
-            took_ns = min(took_before_ns, self._lists_took_ns)
-            pause_ns = max(_PROCESSES_NS, round(took_ns / _LISTS_SHARE))
             # New processes have no rates until the next list, so it comes soon.
             before, self._listed = self._listed, {process[:2] for process in processes}
-            self._processes_due = now_ns + (pause_ns if self._listed <= before else _SOON_NS)
+            self._processes_due = now_ns + (_PROCESSES_NS if self._listed <= before else _SOON_NS)
         elif not with_processes:
             self._processes_due = 0
             self._table.read((), now_ns)
@@ -175,7 +157,7 @@ class _Server:
         for index, opened in self._opened.items():
             if opened:
                 self._whereabouts.enter(index)
-                on_gpu = self._vendor.processes(index, ahead + time.monotonic_ns())
+                on_gpu = self._vendor.processes(index)
                 usages += [(index, pid, usage) for pid, usage in on_gpu.items()]
         del usages[MAX_PROCESSES:]
         hanging = {pid for place, pid in left_out if place == PROCESS}

@@ -52,7 +52,6 @@ class Nvidia:
         from gswarm_agent.probes.gpus.nvidia_links import Links
         from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
         from gswarm_agent.probes.gpus.nvidia_processes import (
-            ProcessLists,
             nvitop_for_old_driver,
             widen_process_info,
         )
@@ -73,7 +72,6 @@ class Nvidia:
         self._nvitop = nvitop_for_old_driver(LIBRARY)
         self._divided = {gpu.parent_index for gpu in self._gpus} if self._nvitop is None else set()
         widen_process_info(nvml)
-        self._lists = [ProcessLists() for _ in self._gpus]
         self._no_processes: Dict[int, str] = {}
         return len(self._gpus)
 
@@ -118,9 +116,9 @@ class Nvidia:
                 reasons[name] = missing[index]
         return reasons
 
-    def processes(self, index: int, now_ns: int) -> Dict[int, GpuUsage]:
+    def processes(self, index: int) -> Dict[int, GpuUsage]:
         """See Vendor."""
-        from gswarm_agent.probes.gpus.nvidia_processes import processes_by_nvitop
+        from gswarm_agent.probes.gpus.nvidia_processes import list_processes, processes_by_nvitop
 
         gpu = self._gpus[index]
         # A divided GPU would list the processes of its instances once more.
@@ -128,7 +126,7 @@ class Nvidia:
             return {}
         if self._nvitop is not None:
             return processes_by_nvitop(self._nvitop, gpu.nvml_index) if gpu.parent_index is None else {}
-        return self._lists[index].read(self._nvml, gpu.handle, now_ns)
+        return list_processes(self._nvml, gpu.handle)
 
     def links(self, now_ns: int) -> Tuple[GpuLink, ...]:
         """See Vendor."""

@@ -7,7 +7,6 @@ between two readings, and a reading costs half as much (docs/decisions/017-real-
 from __future__ import annotations
 
 import math
-import time
 from functools import partial
 
 from gswarm_agent.metrics import ACTIVITY_COLUMNS, GPU_BY_NAME
@@ -43,8 +42,6 @@ _LEAST_NS = round(0.95 * GPU_BY_NAME["pcie_tx_mb_s"].period_s * SECOND_NS)
 
 For samples less than 50 ms apart an H200 sometimes returns 0 without an error; NVIDIA asks for 100 ms.
 """
-_COST_SHARE = 0.01
-"""Share of a core that the samples of one GPU may take."""
 _STRIKES = 3
 _BUSY_PCT = 95
 
@@ -67,8 +64,7 @@ class Gpm:
             self._take = partial(api.nvmlGpmMigSampleGet, handle, instance)
         self._older_ns: Optional[int] = None
         self._values: Dict[str, Number] = {}
-        self._strikes = self._took_ns = 0
-        self._pause_ns = _LEAST_NS
+        self._strikes = 0
         self.refusal = ""
         self.reasons: Dict[str, str] = {}
         try:
@@ -99,8 +95,7 @@ class Gpm:
             self._older_ns = None
             self._values = {}
             return {}
-        if self._older_ns is None or now_ns - self._older_ns >= self._pause_ns:
-            begun_ns = time.monotonic_ns()
+        if self._older_ns is None or now_ns - self._older_ns >= _LEAST_NS:
             try:
                 self._take(self._newer)
                 self._values = {} if self._older_ns is None else self._measure()
@@ -113,9 +108,6 @@ class Gpm:
                 return {}
             self._older, self._newer, self._older_ns = self._newer, self._older, now_ns
             self._strikes = 0
-            # Samples become rarer if two in a row take long.
-            before_ns, self._took_ns = self._took_ns, time.monotonic_ns() - begun_ns
-            self._pause_ns = max(_LEAST_NS, round(min(before_ns, self._took_ns) / _COST_SHARE))
         values: Values = {name: value for name, value in self._values.items() if name not in off}
         if (util_pct or 0) >= _BUSY_PCT and not any(values.get(name) for name in _SHARES):
             values.update(dict.fromkeys(_SHARES))

@@ -35,15 +35,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Collection, Dict, FrozenSet, List, Optional, Sequence
 
-    from gswarm_agent.frame import Number
     from gswarm_agent.probes.gpus.vendor import Values, Whereabouts
 
 RETRY_NS = 60 * SECOND_NS
 """Pause before an unsupported metric is tried again."""
 STRIKES = 3
 """Number of consecutive readings after which an error counts as lasting."""
-_CLOCK_JUMP = 0.25
-"""Change of the SM clock, as a share of the higher one, which shows that a GPU began or ended its work."""
 LATCHED_NS = 3 * SECOND_NS
 """A GPU that has reported 100 % for this long while nothing can run on it isn't busy."""
 _IDLE_POWER = 0.25
@@ -72,7 +69,6 @@ class Gpu:
         self._nvml, self._notes = nvml, notes
         self._gpm: Optional[Gpm] = None
         self._sources: List[GpuSource] = []
-        self._clock: Optional[Number] = None
         self._counts_module = False
         self._power_limit_w = 0.0
         self._latched_from: Optional[int] = None
@@ -259,8 +255,6 @@ class Gpu:
             codes[source] = SUCCESS
             took_ns = time.monotonic_ns() - begun_ns
             source.keep(values, now_ns, took_ns=took_ns, phase=_phase(self.index, number))
-            if "sm_clock_mhz" in source.columns:
-                self._note_clock(values[0])
         if GPU_IS_LOST in codes.values():
             raise _LostError(reason_of(GPU_IS_LOST))
         return codes
@@ -285,14 +279,6 @@ class Gpu:
                 value = source.value([number for _, number, _ in own], now_ns)
                 # All fields of a GPU fall on the same ticks, so that one call reads them.
                 source.keep((value,), now_ns, took_ns=round(took_ns * share), phase=_phase(self.index, 0))
-
-    def _note_clock(self, clock: Optional[Number]) -> None:
-        """Read the slow gauges at once when the SM clock has jumped, as at the start of a job."""
-        before, self._clock = self._clock, clock
-        if before and clock and abs(clock - before) > _CLOCK_JUMP * max(before, clock):
-            for source in self._sources:
-                if source.follows_clock:
-                    source.hurry()
 
     def _update_sources(self, codes: Dict[GpuSource, int], note: bool) -> bool:
         """Disable sources that will not answer; True when every source has answered or is disabled."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 
 from gswarm_agent.frame import Number
-from gswarm_agent.metrics import GAUGE, GPU_BY_NAME, MIN_INTERVAL_MS
+from gswarm_agent.metrics import GPU_BY_NAME, MIN_INTERVAL_MS
 from gswarm_agent.probes.gpus.nvidia_gpm import PCIE_COLUMNS
 from gswarm_agent.probes.gpus.nvidia_nvml import ALL_LINKS, NOT_SUPPORTED, Nvml
 from gswarm_agent.probes.gpus.vendor import ROUND_NS
@@ -42,8 +42,8 @@ class GpuSource:
 
     A source is read once in the catalogue's period of its columns, and its values stand in the rows between.
     ``plan`` is the way in use. ``reason`` says why the source is disabled, None while it is read; ``strikes``
-    counts the readings in a row that failed. ``follows_clock`` marks slow gauges that change when the GPU
-    begins to work or ends. ``repeats`` is False where only the row of its reading may carry a value.
+    counts the readings in a row that failed. ``repeats`` is False where only the row of its reading may carry
+    a value.
     One for which the driver takes long ``is_slow``: ``pause_ns``, the time between two readings, is longer
     than its period.
     """
@@ -56,7 +56,6 @@ class GpuSource:
         self._period_ns = self.pause_ns = round(min(metric.period_s for metric in metrics) * SECOND_NS)
         self._timings_ns: Tuple[int, ...] = ()
         self.is_slow = False
-        self.follows_clock = self._period_ns > SECOND_NS and all(metric.kind == GAUGE for metric in metrics)
         self.plan = self.strikes = 0
         self.reason: Optional[str] = None
         self._values: Tuple[Optional[Number], ...] = ()

@@ -99,7 +99,7 @@ if TYPE_CHECKING:
         def reasons(self, index: int) -> Dict[str, str]:
             """Return why a GPU lacks values, by the metric's name; "" is the GPU as a whole."""
 
-        def processes(self, index: int, now_ns: int) -> Dict[int, GpuUsage]:
+        def processes(self, index: int) -> Dict[int, GpuUsage]:
             """Return the processes on a GPU by pid, none if it doesn't answer."""
 
         def links(self, now_ns: int) -> Tuple[GpuLink, ...]:
