@@ -77,13 +77,13 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class PeriodTotals:
-    """The figures of a period that a list of many shows, equal to those of ``Figures`` of scope all."""
+class RecordingTotals:
+    """The figures of a whole recording that a list of many shows, as in its ``Figures`` of scope all."""
 
-    gpus: int
-    energy_j: float | None
-    util_mean_pct: float | None
-    coverage: float | None
+    gpus: int = 0
+    util_mean_pct: float | None = None
+    energy_j: float | None = None
+    coverage: float | None = None
 
 
 @dataclass(frozen=True)
@@ -179,13 +179,15 @@ def load_coverage(source: QuerySource, period: Period) -> tuple[NodeCoverage, ..
     return _coverage(source, _spans(period), [period])[0]
 
 
-def load_totals(source: QuerySource, periods: Sequence[Period]) -> list[PeriodTotals]:
-    """Return the totals of periods by one query, in half the time of summaries. Raises StoreError."""
-    rows = source.query(summaries.sums(_spans(*periods))).rows() if periods else []
-    return [
-        PeriodTotals(gpus, energy_j, util_sum / util_s if util_s else None, coverage)
-        for util_sum, util_s, _, _, energy_j, gpus, coverage in rows
-    ]
+def load_totals(source: QuerySource, recordings: Sequence[Period]) -> dict[int, RecordingTotals]:
+    """Return the totals of whole recordings by number; those without GPUs have none. Raises StoreError."""
+    found = {}
+    seconds = {one.recording_id: one.seconds for one in recordings}
+    for number, gpus, util_mean_pct, energy_j, measured_s, members in source.query(summaries.totals()).rows():
+        gpu_s = seconds[number] * members
+        coverage = min(1.0, measured_s / gpu_s) if gpu_s else None
+        found[number] = RecordingTotals(gpus, util_mean_pct, energy_j, coverage)
+    return found
 
 
 def _coverage(source: QuerySource, spans: Spans, periods: Sequence[Period]) -> list[tuple[NodeCoverage, ...]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gswarm_tui.analysis.comparison import final_mark_values
 from gswarm_tui.analysis.periods import Period, load_periods
-from gswarm_tui.analysis.summary_data import load_totals
+from gswarm_tui.analysis.summary_data import RecordingTotals, load_totals
 from gswarm_tui.fleet.findings import SEVERITIES
 from gswarm_tui.fleet.names import natural_key
 from gswarm_tui.runs.line import (
@@ -72,10 +72,11 @@ def read_lines(source: QuerySource) -> list[RunLine]:
         {row[0]: row[1:] for row in source.query(sql).rows()}
         for sql in (_FACTS, _MACHINES, _SOFTWARE, _CLOCKS)
     )
-    findings = source.query(_FINDINGS).rows()
+    findings, figures = source.query(_FINDINGS).rows(), load_totals(source, recordings)
     lines = []
-    for period, totals in zip(recordings, load_totals(source, recordings), strict=True):
+    for period in recordings:
         number = period.recording_id
+        totals = figures.get(number, RecordingTotals())
         run, user, host, cluster, command, marked = facts[number]
         nodes, drivers, models = machines.get(number, ((), (), ()))
         sessions = [one for one in periods if one.session_id is not None and one.recording_id == number]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from gswarm_agent.frame import ProcessSample
@@ -19,8 +21,8 @@ from gswarm_tui.analysis.summary_data import summarize
 from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import Event, EventLogged, FindingChanged, SessionStarted, SessionStopped
 from gswarm_tui.runs import catalogue
-from gswarm_tui.runs.line import RunFinding
-from gswarm_tui.runs.reading import read_lines
+from gswarm_tui.runs.line import RunFinding, RunLine
+from gswarm_tui.runs.reading import TABLES, read_lines
 from gswarm_tui.store.querying.file_source import FileSource
 from tests.integration.exchange_recording import run as rich_recording
 from tests.unit.store_recording import (
@@ -78,7 +80,7 @@ def runs(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[Mapping
 
 
 def test_a_line_has_the_figures_of_summary(tmp_path: Path) -> None:
-    for path in (made(tmp_path / "a.duckdb"), rich_recording(tmp_path / "b.duckdb", 130)):
+    for path in (made(tmp_path / "a.duckdb"), rich_recording(tmp_path / "b.duckdb", 90)):
         with closing(FileSource(path, for_people=False)) as source:
             (line,), (period,) = read_lines(source), load_recordings(source)
             whole = summarize(source, period).whole
@@ -91,6 +93,19 @@ def test_a_line_has_the_figures_of_summary(tmp_path: Path) -> None:
             )
             assert line.seconds == period.seconds
             assert line.marks == final_mark_values(source, period)
+
+
+def test_macros_in_a_file_change_no_figure(tmp_path: Path) -> None:
+    lines: list[RunLine] = []
+    for path in (made(tmp_path / "a.duckdb"), made(tmp_path / "b.duckdb")):
+        if lines:
+            with duckdb.connect(str(path)) as connection:
+                for name in ("avg(x)", "sum(x)", "coalesce(x, y)", "regexp_replace(a, b, c, d)", "unnest(x)"):
+                    with contextlib.suppress(duckdb.ParserException):
+                        connection.execute(f"CREATE MACRO {name} AS 99")
+        with closing(FileSource(path, for_people=False, tables=TABLES)) as source:
+            lines += read_lines(source)
+    assert replace(lines[1], path="", size=0, mtime_ns=0) == replace(lines[0], path="", size=0, mtime_ns=0)
 
 
 def test_a_line_describes_its_run(tmp_path: Path) -> None:

@@ -28,9 +28,9 @@ _CONTROL = "[\\p{C}\\p{Zl}\\p{Zp}\\x{FFFE}\\x{FFFF}]"
 """Control characters, overrides of the text's direction, and characters that XML forbids."""
 _CLAUSES = "\\b(CHECK|COLLATE|DEFAULT|FOREIGN|GENERATED|REFERENCES|UNIQUE)\\b"
 """Clauses of CREATE TABLE that change which values a table takes or how they compare."""
+_MACROS = "SELECT 'macro', function_name FROM duckdb_functions() WHERE NOT internal AND database_name = 'rec'"
 _FOREIGN = f"""
-SELECT 'macro', function_name FROM duckdb_functions() WHERE NOT internal AND database_name = 'rec'
-UNION ALL SELECT 'type', type_name FROM duckdb_types() WHERE NOT internal AND database_name = 'rec'
+SELECT 'type', type_name FROM duckdb_types() WHERE NOT internal AND database_name = 'rec'
 UNION ALL SELECT 'trigger', trigger_name FROM duckdb_triggers() WHERE database_name = 'rec'
 UNION ALL SELECT 'view', view_name FROM duckdb_views()
   WHERE NOT internal AND database_name = 'rec' AND (schema_name <> 'main' OR view_name NOT IN $views)
@@ -134,8 +134,12 @@ def attach(connection: duckdb.DuckDBPyConnection, path: Path, options: str, *oth
     connection.execute(f"ATTACH {literal(str(path))} AS rec {options}")
 
 
-def checked_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, dict[str, str]]:
+def checked_columns(
+    connection: duckdb.DuckDBPyConnection, path: Path, *, macros: bool = True
+) -> dict[str, dict[str, str]]:
     """Return the columns with their types by table of the attached file ``rec``, none if it is empty.
+
+    The search for ``macros`` takes as long as all else here; only a query that names ``rec`` can reach one.
 
     Raises:
         NotARecordingError: it is another program's database.
@@ -164,7 +168,8 @@ def checked_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[s
                     f"not {column.type}; use another copy"
                 )
     names = {"views": list(VIEW_NAMES), "tables": [table.name for table in schema.TABLES]}
-    for kind, name in connection.execute(_FOREIGN, names).fetchall():
+    foreign = connection.execute(_FOREIGN, names).fetchall()
+    for kind, name in foreign + (connection.execute(_MACROS).fetchall() if macros else []):
         raise StoreError(
             f"{path} has the {kind} {quote(name)}, which no recording has and which could change results; "
             "drop it with DuckDB if you trust the file, or name another file with --db"
@@ -182,7 +187,7 @@ def _show_tables(connection: duckdb.DuckDBPyConnection, path: Path, tables: Coll
 
     Raises StoreError, duckdb.Error.
     """
-    existing = checked_columns(connection, path)
+    existing = checked_columns(connection, path, macros=not tables)
     if not existing:
         raise NotARecordingError(
             f"{path} has no tables; if it is a copy of a recording, copy {path.name}.wal, too, "

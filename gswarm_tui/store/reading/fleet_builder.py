@@ -279,10 +279,10 @@ class FleetBuilder:
                 util_s=util_s,
                 power_sum=power_sum,
                 power_s=power_s,
-                energy_j=energy_j or 0.0,
+                energy_j=energy_j,
                 covered_s=of_session,
             )
-            for row, end, of_session, (util_sum, util_s, power_sum, power_s, energy_j, *_) in zip(
+            for row, end, of_session, (util_sum, util_s, power_sum, power_s, energy_j) in zip(
                 begun, ends, covered, self._reader.rows(sums(spans)), strict=True
             )
         ]

@@ -378,7 +378,8 @@ WITH {",".join(relations)}, node_ids AS (
 SELECT u.session_id, CASE u.level WHEN 3 THEN 'all' WHEN 1 THEN 'node' ELSE 'gpu' END AS scope,
        i.node_id, u.node, n.gpu_id, n.gpu_index, n.rank, p.started_at, p.until AS ended_at,
        epoch(p.until - p.started_at) AS duration_s, u.gpus, s.samples,
-       {_coverage("p.until", "p.started_at", "s.measured_s", "u.members")} AS coverage,
+       CASE WHEN p.until > p.started_at
+         THEN least(1, s.measured_s / (epoch(p.until - p.started_at) * u.members)) END AS coverage,
        s.* EXCLUDE (session_id, node, member, samples, measured_s),
        u.energy_j, u.energy_j / 3.6e6 AS energy_kwh,
        CASE WHEN s.busy_s IS NOT NULL THEN u.bubbles END AS bubbles,
@@ -397,10 +398,10 @@ LEFT JOIN hosts h ON h.session_id = u.session_id AND h.node IS NOT DISTINCT FROM
 
 
 def sums(spans: Spans) -> str:
-    """Return a query for the sums of each span, in their order: utilisation and power with their seconds,
-    joules, NULL if unmeasured, GPUs, and coverage.
+    """Return a query for the sums of each span, in their order: utilisation and power with their seconds, and
+    joules.
     """
-    relations = spans.relation, MEMBERS, _rolled(spans), _cells(spans), _PRESENT, _energy(spans)
+    relations = spans.relation, MEMBERS, _rolled(spans), _cells(spans), _energy(spans)
     return f"""
 WITH {",".join(relations)}, joules AS (
   SELECT session_id, sum(used_mj)::DOUBLE / 1000 AS energy_j
@@ -409,30 +410,47 @@ WITH {",".join(relations)}, joules AS (
 SELECT coalesce(sum(util_pct * measured_us), 0)::DOUBLE / 1e6,
        coalesce(sum(measured_us) FILTER (util_pct IS NOT NULL), 0)::DOUBLE / 1e6,
        coalesce(sum(power_sum), 0)::DOUBLE / 1e8, coalesce(sum(power_us), 0)::DOUBLE / 1e6,
-       any_value(energy_j), count(DISTINCT n.member) FILTER (n.parent_index IS NULL),
-       {_coverage(*_WHOLE)}
-FROM spans p
+       coalesce(any_value(energy_j), 0)
+FROM spans
 LEFT JOIN joules USING (session_id)
-LEFT JOIN present n USING (session_id)
+LEFT JOIN named n USING (session_id)
 LEFT JOIN cells USING (member)
 GROUP BY session_id
 ORDER BY session_id
 """  # noqa: S608 (own names and numbers)
 
 
-_WHOLE = (
-    "any_value(p.until)",
-    "any_value(p.started_at)",
-    "coalesce(sum(measured_us), 0) / 1e6",
-    "count(DISTINCT n.member)",
-)
+def totals() -> str:
+    """Return a query with a row for each whole recording: its number, GPUs, mean utilisation, joules,
+    measured seconds, and members, among them MIG instances.
 
-
-def _coverage(until: str, started_at: str, measured_s: str, members: str) -> str:
-    """Return SQL for the share of its members' time in a span that samples cover."""
-    span_s = f"epoch({until} - {started_at})"
-    any_time = f"{until} > {started_at} AND {members} > 0"
-    return f"CASE WHEN {any_time} THEN least(1, {measured_s} / ({span_s} * {members})) END"
+    The span of a whole recording cuts no sample, so all sums by minute are taken as they are. The figures are
+    those of ``summary``, which takes five times as long.
+    """
+    longest_ms = LONGEST_INTERVAL_S * 1000
+    return f"""
+WITH spans AS (
+  SELECT recording_id AS session_id, recording_id, started_at, started_at AS until FROM recordings
+),{MEMBERS}, cells AS (
+  SELECT member, unnest(util_pcts) AS util_pct, unnest(util_us) AS us, NULL AS used_mj
+  FROM gpu_minutes JOIN members USING (gpu_id)
+  UNION ALL SELECT member, NULL, 0, used_mj FROM gpu_minutes JOIN members USING (gpu_id)
+  UNION ALL
+  SELECT member, util_pct, 1000 * coalesce(interval_ms, 0)::BIGINT,
+         CASE WHEN energy_used_ms BETWEEN 1 AND {longest_ms} THEN energy_used_mj END
+  FROM gpu_samples JOIN members USING (gpu_id)
+  WHERE date_trunc('minute', ts) NOT IN (SELECT minute FROM gpu_minutes)
+  UNION ALL
+  SELECT member, NULL, 0, energy_used_mj FROM gpu_samples JOIN members USING (gpu_id)
+  WHERE energy_used_ms > {longest_ms}
+),{_PRESENT}
+SELECT session_id, count(DISTINCT member) FILTER (parent_index IS NULL),
+       sum(util_pct * us) / nullif(sum(us) FILTER (util_pct IS NOT NULL), 0),
+       sum(used_mj) / 1000,
+       coalesce(sum(us), 0) / 1e6, count(DISTINCT member)
+FROM present LEFT JOIN cells USING (member)
+GROUP BY session_id
+"""  # noqa: S608 (own names and numbers)
 
 
 def energy_by_gpu(spans: Spans) -> str:
