@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import mmap
 import os
 import shlex
@@ -211,6 +212,7 @@ class Headless:
                 from gswarm_tui.server.tokens import remove_tokens
 
                 remove_tokens(self.uid)
+                await asyncio.to_thread(_add_to_catalogue, recorder.path)
         return int(report["status"]) | (STOPPED if self._stopped else 0)
 
     async def _open(self, chosen: InterruptedRun | None) -> FileWriter:
@@ -436,3 +438,18 @@ class Headless:
                 self._printed_at[event.kind] = event.at
                 where = event.node if event.gpu is None else f"{event.node}:{gpu_label(event.gpu)}"
                 print_notice(f"{where}: {event.message}" if where else event.message)
+
+
+def _add_to_catalogue(path: Path) -> None:
+    """Add an ended recording to the catalogue of this user's runs; a failure is a line of the log only."""
+    from contextlib import closing
+
+    from gswarm_tui.runs import catalogue
+    from gswarm_tui.runs.reading import TABLES, read_lines
+    from gswarm_tui.store.querying.file_source import FileSource
+
+    try:
+        with closing(FileSource(path, for_people=False, tables=TABLES)) as source:
+            catalogue.add(read_lines(source))
+    except Exception:
+        logging.getLogger(__name__).exception("%s could not be added to the catalogue of runs", path)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gswarm_tui.cli import main
+from gswarm_tui.runs import catalogue
 from tests.integration.heads import eventually, nothing_left
 from tests.terminal import PATIENCE_S
 from tests.unit.store_recording import query
@@ -254,13 +255,33 @@ def test_ctrl_c_reaches_the_command_once_and_a_closed_terminal_ends_it_with_its_
     assert ended_recordings(tmp_path) == [(True,)]
 
 
-def test_without_a_command_a_signal_ends_the_recording(tmp_path: Path) -> None:
+def test_without_a_command_a_signal_ends_the_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with record(tmp_path, "--demo", "1x1") as running:
         running.wait_for("1 node sends data, 1 GPU")
         running.process.send_signal(signal.SIGUSR1)
         assert running.end() == (0, "")
     assert ended_recordings(tmp_path) == [(True,)]
     assert reasons(tmp_path) == [("received SIGUSR1",)]
+    ((line,),) = catalogue.load().values()
+    assert (line.path, line.gpus, line.state) == (str(tmp_path / "run.duckdb"), 1, "finished")
+
+
+def test_a_catalogue_that_cannot_be_written_is_a_line_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with record(tmp_path, "--demo", "1x1") as running:
+        running.wait_for("1 node sends data, 1 GPU")
+        running.process.send_signal(signal.SIGTERM)
+        running.end()
+    assert ended_recordings(tmp_path) == [(True,)]
+    what = "could not be added to the catalogue of runs"
+    assert what not in "".join(running.lines)
+    assert what in (tmp_path / "gswarm-tui/gswarm-tui.log").read_text()
 
 
 def test_killed_recorder_restarts_and_no_sample_is_lost(tmp_path: Path) -> None:

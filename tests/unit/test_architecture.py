@@ -202,6 +202,7 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.options",
         "gswarm_tui.printing",
         "gswarm_tui.playback",
+        "gswarm_tui.runs",
         "gswarm_tui.server",
         "gswarm_tui.slurm",
         "gswarm_tui.store",
