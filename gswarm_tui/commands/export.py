@@ -11,8 +11,9 @@ from typing import TextIO
 
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.commands.output_files import check_output_file, new_folder, size_of
+from gswarm_tui.commands.output_files import added_to_dataset, check_output_file, new_folder, size_of
 from gswarm_tui.commands.recording_choice import choose_session, open_source, parse_words
+from gswarm_tui.commands.run_choice import ChosenRun, expand_several, use_each
 from gswarm_tui.common.errors import UserError, print_notice, printable, quote
 from gswarm_tui.common.paths import file_name
 from gswarm_tui.common.quantities import file_size, plural
@@ -40,12 +41,15 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     add("session", nargs="*", metavar="SESSION", help='name, number, or "recording 1"')
     add("--format", choices=FORMATS, help="output format (default: from the suffix of -o)")
     add("--output", "-o", metavar="PATH", help="file, or folder for parquet; - is standard output")
+    add("--append", metavar="DATASET", help="add runs, also of 'runs/*.duckdb', to a Parquet dataset")
     text = f"rows of the CSV: {', '.join(TABLES)} (default: gpu)"
     add("--table", choices=TABLES, metavar="TABLE", help=text)
     add("--force", action="store_true", help="replace an existing file or export")
     add("--all-gpus", action="store_true", help="include GPUs that Slurm gave to others")
     add_csv_safe(parser)
     arguments = parser.read(args)
+    if arguments.append is not None:
+        return _append(arguments, environ)
     named = parse_words(arguments.session, arguments.db)
     with closing(open_source(named.file, environ)) as source:
         chosen = [choose_session(source, named.name)] if named.name else periods.load_recordings(source)
@@ -110,12 +114,43 @@ def _text(source: QuerySource, chosen: Sequence[Period], arguments: Namespace, k
 def _parquet(
     source: QuerySource, chosen: Sequence[Period], folder: Path, *, force: bool, all_gpus: bool
 ) -> str:
-    slices = [
+    slices = _slices(chosen, all_gpus=all_gpus)
+    with new_folder(folder, force=force) as part, Progress("writing Parquet") as progress:
+        samples, profiles = write_dataset(source, part, slices, progress.report)
+    return _written(samples, profiles)
+
+
+def _slices(chosen: Sequence[Period], *, all_gpus: bool) -> list[Slice]:
+    return [
         Slice(period.recording_id, all_gpus=all_gpus)
         if period.session_id is None
         else Slice(period.recording_id, period.session_id, period.started_at, period.until, all_gpus)
         for period in chosen
     ]
-    with new_folder(folder, force=force) as part, Progress("writing Parquet") as progress:
-        samples, profiles = write_dataset(source, part, slices, progress.report)
+
+
+def _written(samples: int, profiles: int) -> str:
     return plural(samples, "GPU sample") + (f", {plural(profiles, 'profile')}" if profiles else "")
+
+
+def _append(arguments: Namespace, environ: Mapping[str, str]) -> int:
+    """Add a session, whole recordings of a file, or those of several files to a dataset."""
+    if arguments.output or arguments.format or arguments.table or arguments.force:
+        raise UserError("--append adds to a dataset; remove -o, --format, --table and --force.")
+    dataset = Path(arguments.append).expanduser()
+    if not (runs := expand_several(arguments.session)):
+        named = parse_words(arguments.session, arguments.db)
+        runs = [ChosenRun(named.file, named.name)]
+
+    def add(source: QuerySource, run: ChosenRun) -> None:
+        chosen = [choose_session(source, run.session)] if run.session else periods.load_recordings(source)
+        if source.running:
+            raise UserError(f"{source.path} is still recorded; add it after its end.")
+        with added_to_dataset(dataset) as part:
+            written = write_dataset(
+                source, part, _slices(chosen, all_gpus=arguments.all_gpus), dataset=dataset
+            )
+        print(printable(f"{dataset}: {source.path} added, {_written(*written)}"))
+
+    use_each(runs, environ, add, "writing Parquet")
+    return 0

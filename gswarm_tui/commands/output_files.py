@@ -50,17 +50,44 @@ def new_folder(path: Path, *, force: bool) -> Iterator[Path]:
             f"{path} isn't replaced, as it contains more than an export; name another folder with -o."
         )
     try:
-        with tempfile.TemporaryDirectory(
-            prefix=f".{path.name}.", suffix=".part", dir=path.parent, ignore_cleanup_errors=True
-        ) as made:
-            part = Path(made) / "new"
+        with _part_beside(path) as made:
+            part = made / "new"
             part.mkdir()
             yield part
             if full:
-                path.rename(Path(made) / "old")
+                path.rename(made / "old")
             part.rename(path)
     except OSError as error:
         raise StoreError(f"{path} can't be written: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def added_to_dataset(path: Path) -> Iterator[Path]:
+    """Make a folder whose runs move into the dataset ``path``, which may be new, when the block succeeds.
+
+    Raises UserError if ``path`` is no dataset, and StoreError.
+    """
+    from gswarm_tui.store.transfer.parquet import append_runs, has_only_exports
+
+    _check_folder(path, "--append")
+    if path.exists() and not (path.is_dir() and has_only_exports(path)):
+        raise UserError(f"{path} isn't a dataset that gswarm-tui exported; name one, or a new folder.")
+    try:
+        with _part_beside(path) as made:
+            part = made / "new"
+            part.mkdir()
+            yield part
+            append_runs(part, path)
+    except OSError as error:
+        raise StoreError(f"{path} can't be written: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _part_beside(path: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(
+        prefix=f".{path.name}.", suffix=".part", dir=path.parent, ignore_cleanup_errors=True
+    ) as made:
+        yield Path(made)
 
 
 def size_of(path: Path) -> int:

@@ -92,29 +92,46 @@ def load_each(
     *,
     force: bool,
 ) -> list[T]:
-    """Return what ``load`` makes of each run. Files of patterns that can't be used are named and skipped.
+    """Return what ``load`` makes of the session of each run, as ``use_each`` does.
 
     Refuses ``outputs`` that exist, without ``force``, or are recordings. Raises UserError, StoreError.
     """
-    loaded: list[T] = []
-    skipped: list[UserError] = []
     for path in outputs:
         check_output_file(path, force=force)
-    with Progress("summarising the runs") as progress:
+
+    def use(source: QuerySource, run: ChosenRun) -> T:
+        for path in outputs:
+            check_output_file(path, force=force, recording=source.path)
+        choose = periods.find_period if run.matched else choose_session
+        return load(source, choose(source, run.session))
+
+    return use_each(runs, environ, use, "summarising the runs")
+
+
+def use_each(
+    runs: Sequence[ChosenRun],
+    environ: Mapping[str, str],
+    use: Callable[[QuerySource, ChosenRun], T],
+    doing: str,
+) -> list[T]:
+    """Return what ``use`` makes of each run. Files of patterns that can't be used are named and skipped.
+
+    Raises UserError, StoreError.
+    """
+    used: list[T] = []
+    skipped: list[UserError] = []
+    with Progress(doing) as progress:
         for number, run in enumerate(runs):
             progress.report(number / len(runs))
             try:
                 with contextlib.closing(open_source(run.file, environ)) as source:
-                    for path in outputs:
-                        check_output_file(path, force=force, recording=source.path)
-                    choose = periods.find_period if run.matched else choose_session
-                    loaded.append(load(source, choose(source, run.session)))
+                    used.append(use(source, run))
             except UserError as error:
                 if not run.matched:
                     raise
                 skipped.append(error)
     _print_skipped(skipped, len(runs))
-    return loaded
+    return used
 
 
 def open_together(paths: Sequence[Path]) -> QuerySource:

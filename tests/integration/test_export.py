@@ -8,6 +8,7 @@ import math
 import re
 import shutil
 import tempfile
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,12 @@ import duckdb
 import pytest
 
 from gswarm_tui import cli
+from gswarm_tui.analysis.periods import find_period
+from gswarm_tui.analysis.summary_data import summarize
 from gswarm_tui.commands import export
 from gswarm_tui.exchange import time_windows as windows_module
 from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.store.transfer.dataset_source import DatasetSource
 from tests.integration.exchange_recording import STRANGE, run, session, tables
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, record
 
@@ -176,7 +180,7 @@ def test_parquet_export_is_one_dataset(recording: Path) -> None:
         assert [row[0].startswith(meaning) for row in found] == [True]
     assert {path.name for path in Path("run.parquet").iterdir()} == {
         "gpu_samples", "host_samples", "process_samples", "recordings", "nodes", "gpus", "sessions", "events",
-        "findings", "links", "gpu_links", "port_samples", "mount_samples",
+        "findings", "links", "gpu_links", "port_samples", "mount_samples", "gpu_minutes",
     }  # fmt: skip
 
 
@@ -231,6 +235,65 @@ def test_several_recordings_export_to_parquet_but_not_to_json(recording: Path) -
     exported("recording 2", "--format", "json")
     assert curves(Path("recording-2.json"), "gpu_util")[0] == [3]
     assert cli.main(["export", "--format", "json"]) == 2
+
+
+def test_runs_are_appended_once_and_wholly(
+    recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("more").mkdir()
+    record(Path("more/other.duckdb"), [introduced("n3"), arrived(1, [gpu_row(util_pct=3)] * 2, "n3")])
+    with duckdb.connect("more/other.duckdb") as connection:
+        connection.execute("UPDATE recordings SET uid = 'other'")
+    exported("--append", "all.parquet", "run.duckdb")
+
+    def files() -> set[Path]:
+        return {path for path in Path().rglob("*.parquet") if path.is_file()}
+
+    before, rename, renamed = files(), Path.rename, []
+
+    def interrupted(path: Path, target: Path) -> Path:
+        renamed.append(path)
+        if len(renamed) == 4:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", interrupted)
+        assert cli.main(["export", "--append", "all.parquet", "more/other.duckdb"]) == 130
+    assert files() == before
+    # A process that was killed leaves tables without the one that says which runs are complete.
+    shutil.copytree(Path("all.parquet/nodes"), left := Path("left.parquet/nodes"))
+    exported("--append", "left.parquet", "run.duckdb")
+    assert len(list(left.iterdir())) == 1
+    exported("--append", "all.parquet", "*.duckdb", "more/*.duckdb")
+    printed = capsys.readouterr()
+    (run_name,) = (path.name.removeprefix("run=") for path in left.iterdir())
+    assert f"skipped: all.parquet has the run {run_name} already.\n" in printed.err
+    assert "all.parquet: more/other.duckdb added, 2 GPU samples\n" in printed.out
+    samples = "read_parquet('all.parquet/gpu_samples/**/*.parquet')"
+    read = f"SELECT node, count(*) FROM {samples} GROUP BY node ORDER BY ALL"
+    assert query_export(read) == [("n1", 40), ("n3", 2), (STRANGE, 15)]
+    for words, sentence in (
+        (["more", "more/other.duckdb"], "more isn't a dataset that gswarm-tui exported"),
+        (["all.parquet", "more/other.duckdb"], "already; nothing was added"),
+        (["all.parquet", "run.duckdb", "--force"], "--append adds to a dataset; remove -o, --format"),
+    ):
+        assert cli.main(["export", "--append", *words]) in (1, 2)
+        assert sentence in capsys.readouterr().err
+
+
+def test_exported_sums_by_minute_are_those_of_whole_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = run(tmp_path / "run.duckdb", seconds=200)
+    exported("all of it", "-o", "session.parquet")
+    minutes = "SELECT DISTINCT minute::VARCHAR FROM 'session.parquet/gpu_minutes/**/*.parquet' ORDER BY 1"
+    assert [row[0][11:16] for row in query_export(minutes)] == ["08:01", "08:02"]
+    (run_folder,) = Path("session.parquet/recordings").iterdir()
+    with closing(FileSource(path)) as file, closing(DatasetSource(run_folder)) as dataset:
+        summary = summarize(file, find_period(file, "all of it"))
+        assert summarize(dataset, find_period(dataset, "all of it")).gpus == summary.gpus
 
 
 @pytest.fixture(scope="module")

@@ -257,7 +257,7 @@ LINES: dict[str, int] = {
     "gswarm_tui": 175,
     "gswarm_tui.analysis": 1_500,
     "gswarm_tui.asking": 1_275,
-    "gswarm_tui.commands": 3_400,
+    "gswarm_tui.commands": 3_525,
     "gswarm_tui.common": 850,
     "gswarm_tui.control": 2_275,
     "gswarm_tui.doctor": 400,
@@ -276,7 +276,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.runs": 775,
     "gswarm_tui.server": 2_325,
     "gswarm_tui.slurm": 500,
-    "gswarm_tui.store": 7_150,
+    "gswarm_tui.store": 7_225,
     "gswarm_tui.trials": 1_300,
     "gswarm_tui.tui": 9_100,
 }

@@ -18,6 +18,7 @@ metadata of each file has the meaning of each column. GPU and process samples ha
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,6 +47,7 @@ SMALL = (
     schema.RECORDINGS, schema.NODES, schema.GPUS, schema.SESSIONS, schema.EVENTS, schema.FINDINGS,
     schema.LINKS, schema.GPU_LINKS,
 )  # fmt: skip
+_MINUTE = "INTERVAL 1 MINUTE"
 OF_PROFILES = (schema.PROFILES, schema.PROFILE_NAMES, *schema.PROFILE_EVENTS)
 """In this order: what others refer to comes first."""
 PRIVATE = frozenset({"uid", "options"})
@@ -56,7 +58,7 @@ _ADDED = {
     "allocated": "g.allocated",
     "mem_used_pct": "round(100 * s.mem_used_mib / nullif(g.memory_total_mib, 0), 1) AS mem_used_pct",
 }
-"""Columns of GPU samples that aren't in their table; those of processes have the first two."""
+"""Columns of GPU samples that aren't in their table; those of processes, and minutes, have the first two."""
 
 RUN = """coalesce(
   TRY_CAST(options AS JSON) ->> 'imported_run',
@@ -92,6 +94,8 @@ class Slice:
 
     def samples(self, table: TableSchema) -> str:
         """Return the SQL condition that a sample ``s`` is in the slice."""
+        if table is schema.GPU_MINUTES:
+            return f"{self.within('s.minute')} AND {self.within(f's.minute + {_MINUTE}')}"
         covers = [f"s.{c.name}" for c in table.columns if c.name in ("interval_ms", "energy_used_ms")]
         if not covers:
             frames = f"SELECT s.ts, s.node_id FROM host_samples s WHERE {self.samples(schema.HOST_SAMPLES)}"  # noqa: S608
@@ -111,10 +115,36 @@ class Slice:
 
 def is_dataset(folder: Path) -> bool:
     """Return whether a folder holds an export and nothing else."""
+    return (folder / schema.RECORDINGS.name).exists() and has_only_exports(folder)
+
+
+def has_only_exports(folder: Path) -> bool:
+    """Return whether a folder holds nothing but exports, of which the last may be incomplete."""
     names = {path.name for path in folder.iterdir()}
-    own = {table.name for table in (*SAMPLES, *SMALL, *OF_PROFILES)}
+    own = {table.name for table in (*SAMPLES, *SMALL, schema.GPU_MINUTES, *OF_PROFILES)}
     files = (path for path in folder.rglob("*") if not path.is_dir())
-    return schema.RECORDINGS.name in names <= own and all(file.suffix == ".parquet" for file in files)
+    return names <= own and all(file.suffix == ".parquet" for file in files)
+
+
+def append_runs(new: Path, dataset: Path) -> None:
+    """Move the runs of a new dataset into another one, or none of them. Raises OSError.
+
+    The table ``recordings`` comes last: what an interrupted append has left isn't in it, and is replaced.
+    """
+    moved = []
+    try:
+        for table in sorted(new.iterdir(), key=lambda path: path.name == schema.RECORDINGS.name):
+            for run in table.iterdir():
+                target = dataset / table.name / run.name
+                if target.exists():
+                    shutil.rmtree(target)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                moved.append(target)
+                run.rename(target)
+    except BaseException:
+        for target in moved:
+            shutil.rmtree(target, ignore_errors=True)
+        raise
 
 
 def of_profiles(table: TableSchema, own: Sequence[int]) -> str:
@@ -136,11 +166,13 @@ def write_dataset(
     folder: Path,
     slices: Sequence[Slice],
     report: Callable[[float], None] = lambda _share: None,
+    dataset: Path | None = None,
 ) -> tuple[int, int]:
     """Write slices of a recording file into an empty folder; return the numbers of GPU samples and profiles.
 
-    A finished file is closed and copied by DuckDB; a running recording is queried. ``report`` is called with
-    the finished share, from 0 to 1. Raises StoreError.
+    A finished file is closed and copied by DuckDB; a running recording is queried, without sums by minute,
+    which may change meanwhile. ``report`` is called with the finished share, from 0 to 1. Raises StoreError,
+    also if ``dataset`` has one of the runs.
     """
     if source.running:
         return _Writing(
@@ -148,14 +180,19 @@ def write_dataset(
             lambda query, file, known: write_parquet(source.query(query), file, known),
             folder,
             slices,
-        ).write(report)
+            SAMPLES,
+        ).write(report, dataset)
     source.close()
     settings = SETTINGS | {"temp_directory": str(folder.parent / "spilt")}
     connection = open_for_reading(source.path, settings, folder, for_people=False)
     try:
         return _Writing(
-            lambda query: connection.execute(query).fetchall(), partial(_copy, connection), folder, slices
-        ).write(report)
+            lambda query: connection.execute(query).fetchall(),
+            partial(_copy, connection),
+            folder,
+            slices,
+            (*SAMPLES, schema.GPU_MINUTES),
+        ).write(report, dataset)
     except duckdb.Error as error:
         raise StoreError(explain(error, Path("the export"))) from error
     finally:
@@ -170,10 +207,17 @@ class _Writing:
     copy: Callable[[str, Path, Mapping[str, str]], None]
     folder: Path
     slices: Sequence[Slice]
+    tables: Sequence[TableSchema]
     runs: dict[int, str] = field(default_factory=dict)
 
-    def write(self, report: Callable[[float], None]) -> tuple[int, int]:
+    def write(self, report: Callable[[float], None], dataset: Path | None) -> tuple[int, int]:
         self.runs.update(self.query(f"SELECT recording_id, {RUN} FROM recordings"))  # noqa: S608 (own names)
+        for run in (self.runs[part.recording_id] for part in self.slices):
+            if (
+                dataset is not None
+                and (dataset / schema.RECORDINGS.name / f"run={quote(run, safe='')}").exists()
+            ):
+                raise StoreError(f"{dataset} has the run {run} already; nothing was added")
         names = "SELECT node FROM nodes WHERE recording_id = {} GROUP BY node ORDER BY min(node_id)"
         nodes = [
             (part, node) for part in self.slices for (node,) in self.query(names.format(part.recording_id))
@@ -181,7 +225,7 @@ class _Writing:
         written = 0
         for done, (part, node) in enumerate(nodes):
             report(done / len(nodes))
-            for table in SAMPLES:
+            for table in self.tables:
                 count = self._samples(table, part, node)
                 written += count if table is schema.GPU_SAMPLES else 0
         # Last: a running recording may add nodes and GPUs while their samples are copied.
@@ -235,8 +279,8 @@ class _Writing:
             f"SELECT node_id FROM nodes WHERE recording_id = {part.recording_id} AND node = {literal(node)}"  # noqa: S608
         )
         columns = [f"{_portable(f's.{c.name}', c.type)} AS {c.name}" for c in table.columns]
-        columns += list(_ADDED.values())[: {schema.GPU_SAMPLES: 3, schema.PROCESS_SAMPLES: 2}.get(table, 0)]
-        of_gpus = table in (schema.GPU_SAMPLES, schema.PROCESS_SAMPLES)
+        of_gpus = table in (schema.GPU_SAMPLES, schema.PROCESS_SAMPLES, schema.GPU_MINUTES)
+        columns += list(_ADDED.values())[: (2 + (table is schema.GPU_SAMPLES)) * of_gpus]
         gpus = "JOIN gpus g USING (gpu_id) " if of_gpus else ""
         own = f"g.{MINE} AND " if of_gpus and not part.all_gpus else ""
         query = (
