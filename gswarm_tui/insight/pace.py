@@ -91,8 +91,8 @@ def step_time(read: Reader, end: float, interval_s: float) -> float | None:
             series = evenly(times[known], rates[known], every_s)
             if len(series) and series.mean() >= LEAST_MB_S and end - times[known][-1] < LATELY_S:
                 # PCIe without GPM is a sample of 20 ms that is repeated for 4 s, which shows no steps.
-                repeated = (np.diff(rates[known]) == 0) & (rates[known][1:] > 0)
-                found = None if repeated.mean() > 0.25 else period(series)
+                repeated = np.isclose(series[1:], series[:-1]) & (series[1:] > 0)
+                found = None if repeated.mean() > 0.4 else period(series)
                 if found is not None:
                     return found * every_s
     return None

@@ -73,12 +73,19 @@ def test_traffic_that_does_not_repeat_has_no_step_time() -> None:
         assert period(flat) is None
 
 
-@pytest.mark.parametrize(("held", "found"), [(1, 20.0), (4, None)])
-def test_samples_that_are_repeated_for_four_seconds_show_no_steps(held: int, found: float | None) -> None:
-    times = np.arange(256.0)
-    rates = 500 + 400 * np.cos(2 * np.pi * times[::held] / 20)
-    tracks = [(times, np.repeat(rates, held))]
-    seconds = step_time(lambda metric, _: tracks if metric == "pcie_rx_mb_s" else [], times[-1], 1.0)
+@pytest.mark.parametrize(
+    ("interval_s", "held", "found"),
+    [(1.0, 1, 20.0), (0.1, 2, 4.0), (1.0, 4, None), (0.1, 40, None), (2.0, 2, None)],
+)
+def test_samples_that_are_repeated_for_four_seconds_show_no_steps(
+    interval_s: float, held: int, found: float | None
+) -> None:
+    """PCIe by GPM is repeated for 0.2 s, and PCIe before Hopper for 4 s."""
+    count = 256 * max(1, round(0.2 / interval_s))
+    times = interval_s * np.arange(count)
+    rates = 500 + 400 * np.cos(2 * np.pi * np.arange(-(-count // held)) / 20)
+    tracks = [(times, np.repeat(rates, held)[:count])]
+    seconds = step_time(lambda metric, _: tracks if metric == "pcie_rx_mb_s" else [], times[-1], interval_s)
     assert seconds == (found and pytest.approx(found, rel=0.05))
 
 
