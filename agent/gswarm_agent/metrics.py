@@ -45,8 +45,6 @@ SWITCHED_OFF = "switched off"
 CPU_COUNTERS, GPU_COUNTERS = "cpu_counters", "gpu_counters"
 COUNTER_RIGHTS: Dict[str, str] = {CPU_COUNTERS: "CPU counters", GPU_COUNTERS: "GPU counters"}
 """Names of the entries in a node's capabilities that say who may use its hardware counters."""
-SLOW_CALLS = "slow_calls"
-"""The entry in a node's capabilities, or of a GPU in them, that says what is read less often than usual."""
 OWN_PROCESSES = 2
 """The highest ``perf_event_paranoid`` with which users may count events of their own processes."""
 

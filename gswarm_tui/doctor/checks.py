@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gswarm_agent.frame import gpu_label
-from gswarm_agent.metrics import COUNTER_RIGHTS, COUNTERS, OWN_PROCESSES, SLOW_CALLS
+from gswarm_agent.metrics import COUNTER_RIGHTS, COUNTERS, OWN_PROCESSES
 from gswarm_tui.common.quantities import mebibytes, plural
 from gswarm_tui.doctor.report import Check, LocalReport, NodeReport
 from gswarm_tui.slurm import hosts
@@ -170,10 +170,6 @@ def _unmeasured(nodes: Sequence[NodeReport]) -> Iterator[Check]:
         for name, reason in node.unmeasured.items():
             # Other rules have lines for these, and a GPU on a board of its own has no module.
             if name in ("gpu", COUNTERS, "module_power_w", *COUNTER_RIGHTS):
-                continue
-            if name.endswith(SLOW_CALLS):
-                place = name[: -len(SLOW_CALLS)].rstrip(".") or "all GPUs"
-                yield f"slow calls: {place}: {reason}."
                 continue
             if not name.removeprefix("gpu").isdigit() and reason not in node.spool_problems:
                 reasons.setdefault(reason.rstrip("."), []).append(name)

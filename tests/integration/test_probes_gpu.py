@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -463,19 +462,13 @@ def test_eight_gpus_behind_one_lock_lose_no_row_at_ten_hertz(stage: Stage) -> No
     assert notes == []
 
 
-def test_a_slow_but_steady_driver_costs_fewer_readings_and_no_row(stage: Stage) -> None:
+def test_a_slow_but_steady_driver_costs_no_row(stage: Stage) -> None:
     """All calls of a round take 0.2 s, and an agent waits 0.09 s for them."""
     scenario = Scenario.of("n", 2, power_mw=100_000)
     for gpu in scenario.gpus:
         gpu.delays_ms = {"nvmlDeviceGetPowerUsage": 60, "nvmlDeviceGetUtilizationRates": 40}
     stage.set(scenario)
     with stage.node(wait_s=0.09) as node:
-        slow = node.facts().capabilities["slow_calls"]
-        assert re.fullmatch(
-            r"the driver takes 4\d ms for util_pct, mem_util_pct, now read every 1[5-9] s; "
-            r"the driver takes 6\d ms for power_w, now read every 2[3-8] s",
-            slow,
-        ), slow
         rows, notes = at_ten_hertz(node)
     assert rows[2:] == [[100] * 2] * 18, "the first round takes longer than two ticks"
     assert notes == []

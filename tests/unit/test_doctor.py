@@ -124,10 +124,6 @@ def test_nodes_that_fail_alike_share_a_sentence() -> None:
             {"unmeasured": {"mem_temp_c": "not supported", "gpu3.power_w": "not supported"}},
             "gpu03: not measured: mem_temp_c, gpu3.power_w: not supported.",
         ),
-        (
-            {"unmeasured": {"gpu3.slow_calls": "the driver takes 9 ms for power_w, now read every 3.6 s"}},
-            "gpu03: slow calls: gpu3: the driver takes 9 ms for power_w, now read every 3.6 s.",
-        ),
     ],
 )
 def test_what_differs_or_fails_gets_one_sentence(change: dict[str, Any], line: str) -> None:

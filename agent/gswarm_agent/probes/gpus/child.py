@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 ABSENT, OPENED, ROWS, PROCESSES = range(4)
 """Kinds of answers: no GPU, the driver is open, the values of all GPUs, the processes on them.
 
-The values come with whether the processes follow, with how long it took to read them, and with the time until
-they have to be read again, both in nanoseconds.
+The values come with whether the processes follow, and with how long it took to read them, in nanoseconds.
 """
 LENGTH = struct.Struct("=I")
 CHUNK = 1 << 16
@@ -138,7 +137,7 @@ class _Server:
             values = vendor.read(index, ahead + time.monotonic_ns(), off, fresh=fresh)
             rows.append(None if values is None else tuple(map(values.get, GPU_COLUMNS)))
         due = with_processes and now_ns >= self._processes_due
-        self._answer(ROWS, (rows, due, time.monotonic_ns() - begun_ns, vendor.pause_ns()), changed=changed)
+        self._answer(ROWS, (rows, due, time.monotonic_ns() - begun_ns), changed=changed)
         if due:
             processes = self._read_processes(ahead, left_out)
             self._answer(PROCESSES, processes)

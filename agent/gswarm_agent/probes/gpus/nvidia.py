@@ -101,10 +101,6 @@ class Nvidia:
         """See Vendor."""
         return self._gpus[index].read(now_ns, columns_off, fresh=fresh)
 
-    def pause_ns(self) -> int:
-        """See Vendor."""
-        return min((gpu.pause_ns for gpu in self._gpus), default=0)
-
     def reasons(self, index: int) -> Dict[str, str]:
         """See Vendor."""
         gpu = self._gpus[index]

@@ -6,10 +6,7 @@ instance (nvml.h, "Multi Instance GPU Management").
 
 from __future__ import annotations
 
-import time
-
 from gswarm_agent.frame import ERROR, MIG_INDEX, WARNING, Note, mig_place
-from gswarm_agent.metrics import SLOW_CALLS
 from gswarm_agent.probes.gpus.nvidia_gpm import PCIE_COLUMNS, Gpm
 from gswarm_agent.probes.gpus.nvidia_nvml import (
     GPU_IS_LOST,
@@ -85,19 +82,11 @@ class Gpu:
             # Where GPM doesn't measure PCIe, a source does.
             by_gpm = {name: why for name, why in self._gpm.reasons.items() if name not in PCIE_COLUMNS}
             reasons.update(by_gpm)
-        if slow := [source.slowness() for source in self._sources if source.slowness() and not source.reason]:
-            reasons[SLOW_CALLS] = "; ".join(slow)
         if self._counts_module:
             reasons["energy_mj"] = "the counter is that of the module, with CPU and memory"
         if self._latched:
             reasons["util_pct"] = _LATCHED
         return reasons
-
-    @property
-    def pause_ns(self) -> int:
-        """The time until one of its sources has to be read again, 0 for a GPU that doesn't answer."""
-        sources = () if self.lost is not None else self._sources
-        return min((source.pause_ns for source in sources if source.reason is None), default=0)
 
     @property
     def reachable(self) -> bool:
@@ -160,9 +149,7 @@ class Gpu:
             codes = self._query(0, disabled=True, off=self._without_pcie(frozenset()))
             if silence := _silence(codes):
                 raise _LostError(silence)
-            # A source that seems slow is timed again, since a first call may take longer.
-            is_settled = self._update_sources(codes, note=False)
-            if is_settled and not any(source.slowness() for source in self._sources):
+            if self._update_sources(codes, note=False):
                 break
         for source in self._sources:
             source.reset()
@@ -244,7 +231,6 @@ class Gpu:
         for number, source in enumerate(usable):
             if not isinstance(source, CallSource) or not source.is_due(now_ns):
                 continue
-            begun_ns = time.monotonic_ns()
             try:
                 values = source.call(self.handle)
             except self._nvml.Error as error:
@@ -253,8 +239,7 @@ class Gpu:
                     break
                 continue
             codes[source] = SUCCESS
-            took_ns = time.monotonic_ns() - begun_ns
-            source.keep(values, now_ns, took_ns=took_ns, phase=_phase(self.index, number))
+            source.keep(values, now_ns, phase=_phase(self.index, number))
         if GPU_IS_LOST in codes.values():
             raise _LostError(reason_of(GPU_IS_LOST))
         return codes
@@ -262,23 +247,19 @@ class Gpu:
     def _query_fields(self, sources: Sequence[FieldSource], now_ns: int, codes: Dict[GpuSource, int]) -> None:
         """Query the fields of all these sources in one call, and add each source's nvmlReturn_t."""
         ids = [field for source in sources for field in source.fields]
-        begun_ns = time.monotonic_ns()
         try:
             found = self._nvml.fields(self.handle, ids)
         except self._nvml.Error as error:
             codes.update(dict.fromkeys(sources, error.value))
             return
-        took_ns, answers = time.monotonic_ns() - begun_ns, iter(found)
-        all_us = sum(us for _, _, us in found)
+        answers = iter(found)
         for source in sources:
             own = [next(answers) for _ in source.fields]
-            code = codes[source] = next((code for code, _, _ in own if code != SUCCESS), SUCCESS)
+            code = codes[source] = next((code for code, _ in own if code != SUCCESS), SUCCESS)
             if code == SUCCESS:
-                # The call's time is shared among its fields in proportion to the driver's latency of each.
-                share = sum(us for _, _, us in own) / all_us if all_us else len(own) / len(ids)
-                value = source.value([number for _, number, _ in own], now_ns)
+                value = source.value([number for _, number in own], now_ns)
                 # All fields of a GPU fall on the same ticks, so that one call reads them.
-                source.keep((value,), now_ns, took_ns=round(took_ns * share), phase=_phase(self.index, 0))
+                source.keep((value,), now_ns, phase=_phase(self.index, 0))
 
     def _update_sources(self, codes: Dict[GpuSource, int], note: bool) -> bool:
         """Disable sources that will not answer; True when every source has answered or is disabled."""

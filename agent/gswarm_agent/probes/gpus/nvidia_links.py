@@ -55,9 +55,9 @@ def read_nvlinks(nvml: Nvml, handle: Any) -> Tuple[NvLink, ...]:
         if (state := maybe(api.nvmlDeviceGetNvLinkState, handle, number)) is not None
     }
     speed_fields = [(api.NVML_FI_DEV_NVLINK_GET_SPEED, number) for number in states]
-    speeds = maybe(nvml.fields, handle, speed_fields) or [(NOT_SUPPORTED, 0, 0)] * len(states)
+    speeds = maybe(nvml.fields, handle, speed_fields) or [(NOT_SUPPORTED, 0)] * len(states)
     links: List[NvLink] = []
-    for (number, up), (code, speed, _) in zip(states.items(), speeds):
+    for (number, up), (code, speed) in zip(states.items(), speeds):
         mb_s = round(speed) if code == SUCCESS and speed else None
         if not up:
             links.append(NvLink(False, mb_s))

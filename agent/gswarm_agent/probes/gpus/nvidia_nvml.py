@@ -75,17 +75,10 @@ class Nvml:
         except self.Error:
             return None
 
-    def fields(self, handle: Any, fields: Sequence[Tuple[int, int]]) -> List[Tuple[int, Number, int]]:
-        """Return nvmlReturn_t, number and microseconds of each (field id, scope). Raises ``Error``.
-
-        The microseconds are the driver's latency of the field (latencyUsec).
-        """
+    def fields(self, handle: Any, fields: Sequence[Tuple[int, int]]) -> List[Tuple[int, Number]]:
+        """Return nvmlReturn_t and number of each (field id, scope). Raises ``Error``."""
         return [
-            (
-                found.nvmlReturn,
-                getattr(found.value, _MEMBERS[min(found.valueType, len(_MEMBERS) - 1)]),
-                found.latencyUsec,
-            )
+            (found.nvmlReturn, getattr(found.value, _MEMBERS[min(found.valueType, len(_MEMBERS) - 1)]))
             for found in self.api.nvmlDeviceGetFieldValues(handle, fields)
         ]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import ctypes
 
 from gswarm_agent.frame import Number
-from gswarm_agent.metrics import GPU_BY_NAME, MIN_INTERVAL_MS
+from gswarm_agent.metrics import GPU_BY_NAME
 from gswarm_agent.probes.gpus.nvidia_gpm import PCIE_COLUMNS
 from gswarm_agent.probes.gpus.nvidia_nvml import ALL_LINKS, NOT_SUPPORTED, Nvml
-from gswarm_agent.probes.gpus.vendor import ROUND_NS
 from gswarm_agent.probes.procfs import parse_meminfo, read_file
 from gswarm_agent.probes.rates import SECOND_NS, Rate
 
@@ -24,17 +23,11 @@ _BYTES_TO_MB = 1 / 10**6
 _NS_TO_PERCENT = 100 / SECOND_NS
 _STALE_PERIODS = 1.5
 """A value stands for this many periods of its source after it was read."""
-_COST_SHARE, _PCIE_SHARE = 0.0025, 0.01
-"""Share of a core that the driver may take for one source of one GPU; a slower source is read less often.
-
-``nvmlDeviceGetPcieThroughput`` watches the link for 20 ms in each direction, so it is called every 4 s.
-"""
+_PCIE_NS = 4 * SECOND_NS
+"""Time between two calls of ``nvmlDeviceGetPcieThroughput``: each watches the link for 20 ms."""
 _LINKS = range(18)
 _MODULE = 1
 """The scope of a power field for a whole module, with GPU, CPU and memory (NVML_POWER_SCOPE_MODULE)."""
-_FASTEST_NS = MIN_INTERVAL_MS * 1_000_000
-_TIMINGS = 10
-"""Number of latest readings of which the fastest counts, as the others may have waited for a busy CPU."""
 
 
 class GpuSource:
@@ -44,18 +37,14 @@ class GpuSource:
     ``plan`` is the way in use. ``reason`` says why the source is disabled, None while it is read; ``strikes``
     counts the readings in a row that failed. ``repeats`` is False where only the row of its reading may carry
     a value.
-    One for which the driver takes long ``is_slow``: ``pause_ns``, the time between two readings, is longer
-    than its period.
     """
 
     def __init__(
-        self, columns: Sequence[str], plans: int, *, repeats: bool = True, share: float = _COST_SHARE
+        self, columns: Sequence[str], plans: int, *, repeats: bool = True, every_ns: int = 0
     ) -> None:
-        self.columns, self._plan_count, self.repeats, self._share = columns, plans, repeats, share
+        self.columns, self._plan_count, self.repeats = columns, plans, repeats
         metrics = [GPU_BY_NAME[column] for column in columns]
-        self._period_ns = self.pause_ns = round(min(metric.period_s for metric in metrics) * SECOND_NS)
-        self._timings_ns: Tuple[int, ...] = ()
-        self.is_slow = False
+        self._period_ns = every_ns or round(min(metric.period_s for metric in metrics) * SECOND_NS)
         self.plan = self.strikes = 0
         self.reason: Optional[str] = None
         self._values: Tuple[Optional[Number], ...] = ()
@@ -79,28 +68,17 @@ class GpuSource:
         """Be due at once; the times of the regular readings don't change."""
         self._hurried = True
 
-    def keep(self, values: Tuple[Optional[Number], ...], now_ns: int, *, took_ns: int, phase: float) -> None:
+    def keep(self, values: Tuple[Optional[Number], ...], now_ns: int, *, phase: float) -> None:
         """Keep values that were read now. ``phase`` places the regular readings in the period, 0 to 1."""
         self._values, self._read_ns, self._hurried = values, now_ns, False
-        self._timings_ns = (*self._timings_ns[1 - _TIMINGS :], took_ns)
-        pause_ns = round(min(self._timings_ns) / self._share)
-        self.is_slow = pause_ns > max(self._period_ns, _FASTEST_NS)
-        self.pause_ns = pause_ns if self.is_slow else self._period_ns
         if self._due_ns == 0:
-            self._due_ns = now_ns + round(phase * self.pause_ns)
-        elif self.pause_ns and now_ns >= self._due_ns:
-            self._due_ns += self.pause_ns * (1 + (now_ns - self._due_ns) // self.pause_ns)
-
-    def slowness(self) -> str:
-        """Return how long the driver takes and how often the source is read now, if users notice it."""
-        if self.pause_ns <= max(self._period_ns, SECOND_NS):
-            return ""
-        ms, pause_s = min(self._timings_ns) / 1e6, self.pause_ns / SECOND_NS
-        return f"the driver takes {ms:.2g} ms for {', '.join(self.columns)}, now read every {pause_s:.2g} s"
+            self._due_ns = now_ns + round(phase * self._period_ns)
+        elif self._period_ns and now_ns >= self._due_ns:
+            self._due_ns += self._period_ns * (1 + (now_ns - self._due_ns) // self._period_ns)
 
     def values(self, now_ns: int) -> Tuple[Optional[Number], ...]:
         """Return the values for a row, None for what is too old."""
-        longest_ns = _STALE_PERIODS * self.pause_ns + (ROUND_NS if self.is_slow else 0) if self.repeats else 0
+        longest_ns = _STALE_PERIODS * self._period_ns if self.repeats else 0
         if self._read_ns is None or now_ns - self._read_ns > longest_ns:
             return (None,) * len(self.columns)
         return self._values
@@ -109,10 +87,8 @@ class GpuSource:
 class CallSource(GpuSource):
     """The columns that one call gives, which takes a device's handle."""
 
-    def __init__(
-        self, columns: Sequence[str], *plans: Call, repeats: bool = True, share: float = _COST_SHARE
-    ) -> None:
-        super().__init__(columns, len(plans), repeats=repeats, share=share)
+    def __init__(self, columns: Sequence[str], *plans: Call, repeats: bool = True, every_ns: int = 0) -> None:
+        super().__init__(columns, len(plans), repeats=repeats, every_ns=every_ns)
         self._plans = plans
 
     def call(self, handle: Any) -> Tuple[Optional[Number], ...]:
@@ -246,7 +222,7 @@ def call_sources(nvml: Nvml) -> List[CallSource]:
         ecc("ecc_corrected", api.NVML_MEMORY_ERROR_TYPE_CORRECTED),
         ecc("ecc_uncorrected", api.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
         CallSource(("pstate",), pstate),
-        CallSource(PCIE_COLUMNS, pcie, share=_PCIE_SHARE),
+        CallSource(PCIE_COLUMNS, pcie, every_ns=_PCIE_NS),
     ]
 
 

@@ -23,8 +23,6 @@ A place is a GPU's index or one of these, and a process's id or 0.
 """
 UNUSED_MIB = 64
 """A GPU with less used memory runs no process: each process that computes needs more."""
-ROUND_NS = 250_000_000
-"""Longest time between two rounds of readings of a slow driver, if the interval is shorter."""
 _PLACE = struct.Struct("=qqq")
 
 
@@ -92,9 +90,6 @@ if TYPE_CHECKING:
 
             If ``fresh``, the energy counter is read even if it isn't due.
             """
-
-        def pause_ns(self) -> int:
-            """Return the time until a GPU has to be read again; 0 is each tick."""
 
         def reasons(self, index: int) -> Dict[str, str]:
             """Return why a GPU lacks values, by the metric's name; "" is the GPU as a whole."""
