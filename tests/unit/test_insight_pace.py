@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gswarm_tui.insight.pace import evenly, period, step_time
+from gswarm_tui.insight.pace import Track, evenly, period, step_time
 from tests.jobs.model import Floats
 
 
@@ -84,8 +84,9 @@ def test_samples_that_are_repeated_for_four_seconds_show_no_steps(
     count = 256 * max(1, round(0.2 / interval_s))
     times = interval_s * np.arange(count)
     rates = 500 + 400 * np.cos(2 * np.pi * np.arange(-(-count // held)) / 20)
-    tracks = [(times, np.repeat(rates, held)[:count])]
-    seconds = step_time(lambda metric, _: tracks if metric == "pcie_rx_mb_s" else [], times[-1], interval_s)
+    samples = np.repeat(rates, held)[:count].astype(np.float64)
+    tracks: dict[str, list[Track]] = {"pcie_rx_mb_s": [(times.astype(np.float64), samples)]}
+    seconds = step_time(lambda metric, _: tracks.get(metric, []), float(times[-1]), interval_s)
     assert seconds == (found and pytest.approx(found, rel=0.05))
 
 
