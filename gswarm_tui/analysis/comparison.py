@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import timedelta, tzinfo
+from dataclasses import dataclass
+from datetime import tzinfo
 from typing import Any
 
 from gswarm_tui.analysis.periods import Period
@@ -110,43 +110,38 @@ def lines_table(
 
     ``with_total`` adds a line for all of them, and leaves out what compares runs with the first one.
     """
-    listed = [*runs, total(runs)] if with_total else runs
-    rows = [row for row in comparison_table(listed, zone).rows if not (with_total and row[0] in _RELATIVE)]
+    rows = [row for row in comparison_table(runs, zone).rows if not (with_total and row[0] in _RELATIVE)]
     names, *cells = zip(*rows, strict=True)
-    lines = [(run.summary.period.name, *line) for run, line in zip(listed, cells, strict=True)]
+    lines = [(run.summary.period.name, *line) for run, line in zip(runs, cells, strict=True)]
+    if with_total:
+        known = totals(runs)
+        lines.append((f"all {len(runs):,}", *(known.get(name, DASH) for name in names)))
     right = frozenset(at for at, name in enumerate(names, 1) if name != "file")
     return TextTable(("session", *names), lines, right)
 
 
-def total(runs: Sequence[ComparedRun]) -> ComparedRun:
-    """Return all runs as one: sums, maxima, means by measured time; GPUs and nodes count once."""
-    wholes = [run.whole for run in runs]
+Number = Callable[[ComparedRun], float | None]
 
-    def values(name: str) -> list[Any]:
-        return [value for one in wholes if (value := getattr(one, name)) is not None]
 
-    def mean(name: str, weights: Sequence[float | None]) -> float | None:
-        pairs = [(getattr(one, name), weight or 0) for one, weight in zip(wholes, weights, strict=True)]
-        known = [(value, weight) for value, weight in pairs if value is not None]
-        return part_of(sum(value * weight for value, weight in known), sum(weight for _, weight in known))
+def totals(runs: Sequence[ComparedRun]) -> dict[str, str]:
+    """Return the figures of all runs by their names in the table: sums, and means by measured time."""
 
-    measured = [one.measured_s for one in wholes]
-    summed = ("samples", "energy_j", "busy_s", "idle_s", "throttle_thermal_s", "throttle_brake_s")
-    sums = {name: sum(found) if (found := values(name)) else None for name in summed}
-    largest = ("mem_used_max_mib", "mem_total_mib", "bubble_longest_s")
-    means = {name: mean(name, measured) for name in ("util_mean_pct", "power_mean_w", "bubble_share")}
-    means["coverage"] = mean("coverage", [run.gpu_s for run in runs])
-    gpus = {(gpu.node, gpu.gpu_index) for run in runs for gpu in run.summary.gpus if gpu.gpus}
-    maxima = {name: max(values(name), default=None) for name in largest}
-    changed: dict[str, Any] = {**sums, **means, **maxima, "gpus": len(gpus)}
-    covered = {node.node: node for run in runs for node in run.summary.covered}
-    period = min((run.summary.period for run in runs), key=lambda one: one.started_at)
-    until = period.started_at + timedelta(seconds=sum(run.seconds for run in runs))
-    period = replace(period, name=f"all {len(runs):,}", ended_at=until, until=until)
-    whole = replace(wholes[0], **changed)
-    running = any(run.summary.running for run in runs)
-    summary = Summary(period, running, whole, (), (), tuple(covered.values()))
-    return ComparedRun("all", DASH, summary, whole, {})
+    def mean(value: Number, weight: Number = lambda run: run.whole.measured_s) -> float | None:
+        known = [(found, weight(run) or 0.0) for run in runs if (found := value(run)) is not None]
+        return part_of(sum(found * by for found, by in known), sum(by for _, by in known))
+
+    joules = [run.whole.energy_j for run in runs if run.whole.energy_j is not None]
+    busy = mean(lambda run: part_of(run.whole.busy_s, run.whole.measured_s))
+    return {
+        "nodes": str(len({node.node for run in runs for node in run.summary.covered})),
+        "GPUs": str(len({gpu.label for run in runs for gpu in run.summary.gpus if gpu.gpus})),
+        "duration": duration(sum(run.seconds for run in runs)),
+        "energy": energy(sum(joules) if joules else None),
+        "power per GPU": watts(mean(lambda run: run.whole.power_mean_w)),
+        "utilisation": percent(mean(lambda run: run.whole.util_mean_pct)),
+        "busy": share(busy),
+        "coverage": share(mean(lambda run: run.whole.coverage, lambda run: run.gpu_s)),
+    }
 
 
 def comparison_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:

@@ -34,7 +34,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             "lists those of a recording."
         )
 
-    runs = load_runs(chosen, environ, [form.out], force=form.force)
+    runs = load_runs(chosen, environ, form.out, force=form.force)
     first = runs[0]
     compared = {(run.file, run.summary.period.recording_id, run.summary.period.session_id) for run in runs}
     if len(compared) == 1:

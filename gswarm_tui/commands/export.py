@@ -11,9 +11,9 @@ from typing import TextIO
 
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.commands.output_files import added_to_dataset, check_output_file, new_folder, size_of
-from gswarm_tui.commands.recording_choice import choose_session, open_source, parse_words
-from gswarm_tui.commands.run_choice import ChosenRun, expand_several, use_each
+from gswarm_tui.commands.output_files import check_output_file, new_folder, size_of
+from gswarm_tui.commands.recording_choice import SessionReference, choose_session, open_source, parse_words
+from gswarm_tui.commands.run_choice import expand_several, use_each
 from gswarm_tui.common.errors import UserError, print_notice, printable, quote
 from gswarm_tui.common.paths import file_name
 from gswarm_tui.common.quantities import file_size, plural
@@ -139,14 +139,13 @@ def _append(arguments: Namespace, environ: Mapping[str, str]) -> int:
         raise UserError("--append adds to a dataset; remove -o, --format, --table and --force.")
     dataset = Path(arguments.append).expanduser()
     if not (runs := expand_several(arguments.session)):
-        named = parse_words(arguments.session, arguments.db)
-        runs = [ChosenRun(named.file, named.name)]
+        runs = [parse_words(arguments.session, arguments.db)]
 
-    def add(source: QuerySource, run: ChosenRun) -> None:
-        chosen = [choose_session(source, run.session)] if run.session else periods.load_recordings(source)
+    def add(source: QuerySource, run: SessionReference) -> None:
+        chosen = [choose_session(source, run.name)] if run.name else periods.load_recordings(source)
         if source.running:
             raise UserError(f"{source.path} is still recorded; add it after its end.")
-        with added_to_dataset(dataset) as part:
+        with new_folder(dataset, force=False, append=True) as part:
             written = write_dataset(
                 source, part, _slices(chosen, all_gpus=arguments.all_gpus), dataset=dataset
             )

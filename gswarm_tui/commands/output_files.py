@@ -32,62 +32,46 @@ def check_output_file(
 
 
 @contextlib.contextmanager
-def new_folder(path: Path, *, force: bool) -> Iterator[Path]:
+def new_folder(path: Path, *, force: bool, append: bool = False) -> Iterator[Path]:
     """Make a folder that becomes ``path`` when the block succeeds; with ``force`` it replaces an export.
+
+    With ``append``, its runs move into the dataset ``path``, which may be new.
 
     Raises UserError, also if ``force`` would delete other files, and StoreError.
     """
-    from gswarm_tui.store.transfer.parquet import is_dataset  # with numpy, which most commands don't need
+    from gswarm_tui.store.transfer.parquet import (  # with numpy, which most commands don't need
+        append_runs,
+        has_only_exports,
+        is_dataset,
+    )
 
     _check_folder(path)
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file, but Parquet is written to a folder; name one with -o.")
     full = path.is_dir() and any(path.iterdir())
-    if full and not force:
+    if append and full and not has_only_exports(path):
+        raise UserError(f"{path} isn't a dataset that gswarm-tui exported; name one, or a new folder.")
+    if full and not force and not append:
         raise UserError(f"{path} isn't empty; name another folder with -o, or replace it with --force.")
-    if full and not is_dataset(path):
+    if full and not append and not is_dataset(path):
         raise UserError(
             f"{path} isn't replaced, as it contains more than an export; name another folder with -o."
         )
     try:
-        with _part_beside(path) as made:
-            part = made / "new"
+        with tempfile.TemporaryDirectory(
+            prefix=f".{path.name}.", suffix=".part", dir=path.parent, ignore_cleanup_errors=True
+        ) as made:
+            part = Path(made) / "new"
             part.mkdir()
             yield part
+            if append:
+                append_runs(part, path)
+                return
             if full:
-                path.rename(made / "old")
+                path.rename(Path(made) / "old")
             part.rename(path)
     except OSError as error:
         raise StoreError(f"{path} can't be written: {error.strerror or error}") from error
-
-
-@contextlib.contextmanager
-def added_to_dataset(path: Path) -> Iterator[Path]:
-    """Make a folder whose runs move into the dataset ``path``, which may be new, when the block succeeds.
-
-    Raises UserError if ``path`` is no dataset, and StoreError.
-    """
-    from gswarm_tui.store.transfer.parquet import append_runs, has_only_exports
-
-    _check_folder(path, "--append")
-    if path.exists() and not (path.is_dir() and has_only_exports(path)):
-        raise UserError(f"{path} isn't a dataset that gswarm-tui exported; name one, or a new folder.")
-    try:
-        with _part_beside(path) as made:
-            part = made / "new"
-            part.mkdir()
-            yield part
-            append_runs(part, path)
-    except OSError as error:
-        raise StoreError(f"{path} can't be written: {error.strerror or error}") from error
-
-
-@contextlib.contextmanager
-def _part_beside(path: Path) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(
-        prefix=f".{path.name}.", suffix=".part", dir=path.parent, ignore_cleanup_errors=True
-    ) as made:
-        yield Path(made)
 
 
 def size_of(path: Path) -> int:

@@ -86,13 +86,13 @@ def _plot_over_time(arguments: Namespace, files: Sequence[Path], environ: Mappin
     chosen = expand(arguments.session, arguments.db)
     if not chosen:
         raise UserError("--over-time needs runs, as in gswarm-tui plot --over-time loss 'runs/*.duckdb'.")
-    runs = load_runs(chosen, environ, files, force=arguments.force)
+    runs = load_runs(chosen, environ, *files, force=arguments.force)
     series = series_of(runs, _names(arguments.over_time))
     for path in files:
         with atomic_file(path) as part:
             part.write_bytes(draw_over_time(series, None, path.suffix[1:].lower()))
         print(path)
-    for one in series:
-        if one.missing:
-            print_notice(f"{plural(one.missing, 'run')} of {len(runs):,} without {one.name} left out.")
+    for name, points in series.items():
+        if missing := len(runs) - len(points):
+            print_notice(f"{plural(missing, 'run')} of {len(runs):,} without {name} left out.")
     return 0

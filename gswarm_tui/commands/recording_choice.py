@@ -31,10 +31,14 @@ _PATIENCE_S = 1.5
 
 @dataclass(frozen=True)
 class SessionReference:
-    """Session as the user names it: ``train``, ``2``, ``run.duckdb``, ``run.duckdb:train`` (or spaced)."""
+    """Session as the user names it: ``train``, ``2``, ``run.duckdb``, ``run.duckdb:train`` (or spaced).
+
+    ``matched`` if a pattern chose the file.
+    """
 
     file: Path | None
     name: str
+    matched: bool = False
 
 
 def find_recording_file(db: Path | None, environ: Mapping[str, str]) -> Path:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.comparison import ComparedRun, load_run
-from gswarm_tui.analysis.periods import Period
 from gswarm_tui.commands.output_files import check_output_file
-from gswarm_tui.commands.recording_choice import choose_session, open_source, parse_words
+from gswarm_tui.commands.recording_choice import SessionReference, choose_session, open_source, parse_words
 from gswarm_tui.common.errors import UserError, print_notice
 from gswarm_tui.common.paths import is_pattern, matching
 from gswarm_tui.common.quantities import plural
@@ -28,29 +27,19 @@ MOST_SKIPPED = 5
 """Skipped files that messages name; the others are counted."""
 
 
-@dataclass(frozen=True)
-class ChosenRun:
-    """A session, empty for the newest, of a file; ``matched`` if a pattern and not its name chose it."""
-
-    file: Path | None
-    session: str
-    matched: bool = False
-
-
-def expand(words: Sequence[str], db: Path | None = None) -> list[ChosenRun]:
+def expand(words: Sequence[str], db: Path | None = None) -> list[SessionReference]:
     """Return the runs that words name, with the files that match their patterns. Raises UserError."""
-    found: dict[ChosenRun, None] = {}
+    found: dict[SessionReference, None] = {}
     for word in words:
-        named = parse_words([word], None)
-        run = ChosenRun(named.file or db, named.name)
-        if named.file is None or not is_pattern(named.file):
-            found[run] = None
+        run = parse_words([word], None)
+        if run.file is None or not is_pattern(run.file):
+            found[replace(run, file=run.file or db)] = None
         else:
-            found |= dict.fromkeys(ChosenRun(path, named.name, matched=True) for path in matching(named.file))
+            found |= dict.fromkeys(replace(run, file=path, matched=True) for path in matching(run.file))
     return list(found)
 
 
-def expand_several(words: Sequence[str]) -> list[ChosenRun]:
+def expand_several(words: Sequence[str]) -> list[SessionReference]:
     """Return the runs of a pattern or of several files; none for words that name one session.
 
     Raises UserError.
@@ -60,14 +49,20 @@ def expand_several(words: Sequence[str]) -> list[ChosenRun]:
 
 
 def load_runs(
-    runs: Sequence[ChosenRun], environ: Mapping[str, str], outputs: Sequence[Path | None], *, force: bool
+    runs: Sequence[SessionReference], environ: Mapping[str, str], *outputs: Path | None, force: bool
 ) -> list[ComparedRun]:
-    """Return the figures of runs, labelled distinctly, as ``load_each`` does."""
+    """Return the figures of runs, labelled distinctly, as ``use_each`` does.
 
-    def load(source: QuerySource, period: Period) -> ComparedRun:
+    Refuses ``outputs`` that exist, without ``force``, or are recordings.
+    """
+
+    def load(source: QuerySource, run: SessionReference) -> ComparedRun:
+        for path in outputs:
+            check_output_file(path, force=force, recording=source.path)
+        period = (periods.find_period if run.matched else choose_session)(source, run.name)
         return load_run(source, period, period.name)
 
-    return _with_distinct_labels(load_each(runs, environ, load, outputs, force=force))
+    return _with_distinct_labels(use_each(runs, environ, load, "summarising the runs"))
 
 
 def _with_distinct_labels(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
@@ -84,34 +79,10 @@ def _with_distinct_labels(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
     return [replace(run, label=name) for run, name in zip(runs, labels, strict=True)]
 
 
-def load_each(
-    runs: Sequence[ChosenRun],
-    environ: Mapping[str, str],
-    load: Callable[[QuerySource, Period], T],
-    outputs: Sequence[Path | None],
-    *,
-    force: bool,
-) -> list[T]:
-    """Return what ``load`` makes of the session of each run, as ``use_each`` does.
-
-    Refuses ``outputs`` that exist, without ``force``, or are recordings. Raises UserError, StoreError.
-    """
-    for path in outputs:
-        check_output_file(path, force=force)
-
-    def use(source: QuerySource, run: ChosenRun) -> T:
-        for path in outputs:
-            check_output_file(path, force=force, recording=source.path)
-        choose = periods.find_period if run.matched else choose_session
-        return load(source, choose(source, run.session))
-
-    return use_each(runs, environ, use, "summarising the runs")
-
-
 def use_each(
-    runs: Sequence[ChosenRun],
+    runs: Sequence[SessionReference],
     environ: Mapping[str, str],
-    use: Callable[[QuerySource, ChosenRun], T],
+    use: Callable[[QuerySource, SessionReference], T],
     doing: str,
 ) -> list[T]:
     """Return what ``use`` makes of each run. Files of patterns that can't be used are named and skipped.
@@ -151,7 +122,8 @@ def open_together(paths: Sequence[Path]) -> QuerySource:
             raise error
         skipped.append(error)
 
-    runs = dict(zip(run_names(list(matched)), matched, strict=True))
+    stems = Counter(path.stem for path in matched)
+    runs = {path.stem if stems[path.stem] == 1 else str(path): path for path in matched}
     with Progress(f"opening {plural(len(runs), 'recording')}") as progress:
         source = ManyFiles(runs, skip, progress.report)
     with contextlib.ExitStack() as stack:
@@ -159,12 +131,6 @@ def open_together(paths: Sequence[Path]) -> QuerySource:
         _print_skipped(skipped, len(runs))
         stack.pop_all()
     return source
-
-
-def run_names(paths: Sequence[Path]) -> list[str]:
-    """Return the names of runs in the column ``run``: the stem of each file, its path where stems repeat."""
-    stems = Counter(path.stem for path in paths)
-    return [path.stem if stems[path.stem] == 1 else str(path) for path in paths]
 
 
 def _print_skipped(errors: Sequence[UserError], files: int) -> None:

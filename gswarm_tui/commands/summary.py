@@ -5,12 +5,9 @@ from __future__ import annotations
 import shlex
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 
 from gswarm_tui.analysis import periods, summary_text
-from gswarm_tui.analysis.comparison import lines_table, partial_notes
-from gswarm_tui.analysis.periods import Period
+from gswarm_tui.analysis.comparison import ComparedRun, comparison_result, lines_table, partial_notes
 from gswarm_tui.analysis.profiles import longest_kernels, profile_line
 from gswarm_tui.analysis.summary_data import (
     ProcessPeaks,
@@ -23,13 +20,13 @@ from gswarm_tui.analysis.summary_data import (
 from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import add_session, open_session
-from gswarm_tui.commands.run_choice import ChosenRun, expand_several, load_each, load_runs, run_names
+from gswarm_tui.commands.run_choice import expand_several, load_runs
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing import formats
 from gswarm_tui.printing.progress import Progress
-from gswarm_tui.store.querying.results import QuerySource, Result
+from gswarm_tui.store.querying.results import QuerySource
 
 ALL, NODE, GPU, PROCESS = WAYS = ("all", "node", "gpu", "process")
 _FEW_NODES, _FEW_GPUS = 24, 16
@@ -56,7 +53,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     arguments = parser.read(args)
     form = formats.parse_output_options(arguments)
     if runs := expand_several(arguments.session):
-        return _summarize_several(runs, arguments, form, environ)
+        loaded = load_runs(runs, environ, form.out, force=form.force)
+        return _summarize_several(arguments, form, loaded)
     with open_session(arguments.session, arguments.db, environ) as (source, period):
         check_output_file(form.out, force=form.force, recording=source.path)
         doing = f"summarising {printable(period.name)}"
@@ -102,25 +100,17 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _summarize_several(
-    runs: Sequence[ChosenRun], arguments: Namespace, form: formats.OutputOptions, environ: Mapping[str, str]
-) -> int:
+def _summarize_several(arguments: Namespace, form: formats.OutputOptions, loaded: list[ComparedRun]) -> int:
     """Print a line for each run and one for all, or each node or GPU of each run."""
     if arguments.by == PROCESS:
         raise UserError("--by process takes one session; name one, or remove --by.")
     if form.format not in ("table", "markdown"):
-
-        def load(source: QuerySource, period: Period) -> tuple[Path, Result]:
-            result = figures_result(source, period, arguments.by or ALL)
-            return source.path, replace(result, batches=iter([result.rows()]))
-
-        found = load_each(runs, environ, load, [form.out], force=form.force)
-        names = run_names([path for path, _ in found])
-        rows = [(name, *row) for name, (_, of_run) in zip(names, found, strict=True) for row in of_run.rows()]
-        first = found[0][1]
-        formats.write(Result(("run", *first.names), ("VARCHAR", *first.types), iter([rows])), form)
+        if arguments.by is not None:
+            raise UserError(
+                "--by of several files is text only; gswarm-tui sql 'FROM session_summary' has the data."
+            )
+        formats.write(comparison_result(loaded), form)
         return 0
-    loaded = load_runs(runs, environ, [form.out], force=form.force)
     table = lines_table(loaded, with_total=True)
     if arguments.by in (NODE, GPU):
         parts = [(run, run.summary.nodes if arguments.by == NODE else run.summary.gpus) for run in loaded]

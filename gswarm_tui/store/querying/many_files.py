@@ -8,9 +8,9 @@ from pathlib import Path
 
 import duckdb
 
-from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings, connect_in_memory
+from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, connect_in_memory
 from gswarm_tui.store.errors import StoreError, open_error
-from gswarm_tui.store.querying.file_source import MEMORY, THREADS, FileSource
+from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.opening import (
     check_regular_file,
     checked_columns,
@@ -49,8 +49,7 @@ class ManyFiles(FileSource):
         super().__init__(Path(f"{len(runs)} recordings"))
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
-        limits: Settings = {"memory_limit": MEMORY, "threads": THREADS, **self._spill_folder.settings()}
-        connection = connect_in_memory({**NO_EXTENSIONS, **limits})
+        connection = connect_in_memory({**NO_EXTENSIONS, **self.limits})
         try:
             files = [without_links(path) for path in self._runs.values()]
             connection.execute("SET allowed_paths = ?", [reading_paths(*files)])
