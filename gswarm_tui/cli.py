@@ -12,7 +12,6 @@ from typing import cast
 
 from gswarm_tui.common.errors import NO_PROCESS, UserError, lacks_processes, print_notice
 from gswarm_tui.options.command_table import COMMANDS, Command
-from gswarm_tui.run.starter import supervise
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -60,8 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(command: Command, args: Sequence[str]) -> int:
-    if command.screen and (status := supervise()) is not None:
-        return status
     if not command.runs_another:
         _make_files_private()
     module = importlib.import_module(f"gswarm_tui.commands.{command.module or command.name}")
@@ -86,8 +83,6 @@ def _print_nowhere() -> None:
 
 
 def _watch(args: Sequence[str]) -> int:
-    if (status := supervise()) is not None:
-        return status
     from gswarm_tui.options.arguments import parse
 
     options = parse(args, os.environ)

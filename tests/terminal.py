@@ -122,16 +122,8 @@ class InTerminal:
 
     @property
     def pid(self) -> int:
-        """The process that draws the screen: the started one, or its child if that is only a parent."""
-        started = self.process.pid
-        with suppress(OSError):
-            for child in Path(f"/proc/{started}/task/{started}/children").read_text().split():
-                if (
-                    Path(f"/proc/{child}/cmdline").read_bytes()
-                    == Path(f"/proc/{started}/cmdline").read_bytes()
-                ):
-                    return int(child)
-        return started
+        """The process that draws the screen."""
+        return self.process.pid
 
     def _read(self) -> None:
         with suppress(OSError):  # the terminal's other end was closed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print the report and return the exit status: 1 if something needs fixing. Raises UserError."""
     options, chosen = parse_doctor(args, environ)
     from gswarm_tui.doctor.local import check_here
-    from gswarm_tui.run import event_loop, log_file
+    from gswarm_tui.run import log_file
     from gswarm_tui.run.doctor import examine
     from gswarm_tui.run.plan import NoNodesError, resolve_nodes
 
@@ -33,7 +34,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     except NoNodesError as error:
         here = dataclasses.replace(here, notes=(*here.notes, f"only this machine was checked: {error}"))
     else:
-        label, nodes = plan.label, event_loop.run(examine(options, plan, chosen.timeout))
+        label, nodes = plan.label, asyncio.run(examine(options, plan, chosen.timeout))
     if nodes is None:
         return INTERRUPTED
     report = DoctorReport(label, here, tuple(nodes), checks(here, nodes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     from gswarm_tui.fleet.plain_text import fleet_sentences
     from gswarm_tui.fleet.snapshot import node_objects
     from gswarm_tui.printing.json_output import print_json, with_times
-    from gswarm_tui.run import event_loop, log_file
+    from gswarm_tui.run import log_file
     from gswarm_tui.run.once import look
     from gswarm_tui.run.plan import resolve_nodes
     from gswarm_tui.slurm import hosts
@@ -32,7 +33,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     describe: Callable[[Fleet, float], Sequence[Any]] = (
         node_objects if chosen.json or chosen.csv else fleet_sentences
     )
-    seen, silent, problem = event_loop.run(look(options, plan, chosen.timeout, describe))
+    seen, silent, problem = asyncio.run(look(options, plan, chosen.timeout, describe))
     if seen is None:
         return INTERRUPTED
     if chosen.json:

@@ -8,14 +8,12 @@ from typing import NamedTuple  # dataclasses would cost a tenth of --help
 class Command(NamedTuple):
     """Subcommand; ``module`` is its module in ``gswarm_tui.commands`` where its name is taken by Python.
 
-    ``screen``: it takes the whole terminal, which a parent process restores if it dies. ``runs_another``: it
-    runs a command of the user's, which keeps the user's umask.
+    ``runs_another``: it runs a command of the user's, which keeps the user's umask.
     """
 
     name: str
     help: str
     module: str = ""
-    screen: bool = False
     runs_another: bool = False
 
 
@@ -23,7 +21,7 @@ COMMANDS = (
     Command("record", "record without a screen, while a command runs", runs_another=True),
     Command("profile", "run a command under Nsight Systems or Compute on nodes", runs_another=True),
     Command("trial", "run a command on several numbers of nodes, and compare", runs_another=True),
-    Command("attach", "show a running recording on the screen", screen=True),
+    Command("attach", "show a running recording on the screen"),
     Command("serve", "answer HTTP requests about a running recording"),
     Command("web", "show a running recording in browsers"),
     Command("once", "print the nodes' present state as lines, JSON or CSV"),
@@ -46,10 +44,10 @@ COMMANDS = (
     Command("compare", "compare runs: speed-up, efficiency, energy, balance"),
     Command("export", "write a session as JSON, CSV or Parquet"),
     Command("import", "read an export or a gswarm-profiler file into a recording", module="import_"),
-    Command("replay", "play a recording on the screens", screen=True),
+    Command("replay", "play a recording on the screens"),
     Command("plot", "plot a session as PDF, PNG or SVG"),
     Command("report", "write a session's report as one HTML page"),
-    Command("recover", "list interrupted recordings, resume or finish one", screen=True),
+    Command("recover", "list interrupted recordings, resume or finish one"),
     Command("completion", "print the completion script of bash, zsh or fish"),
 )
 COMMAND_NAMES = tuple(command.name for command in COMMANDS)

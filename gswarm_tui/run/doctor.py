@@ -12,9 +12,9 @@ from gswarm_agent.frame import gpu_label
 from gswarm_tui.doctor.report import NodeReport
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
-from gswarm_tui.run.event_loop import call_at_signals
 from gswarm_tui.run.once import look
 from gswarm_tui.run.plan import Plan
+from gswarm_tui.run.signals import call_at_signals
 
 if TYPE_CHECKING:
     from gswarm_tui.launch.base import Launcher

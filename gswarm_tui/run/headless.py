@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.common.quantities import duration, plural
 from gswarm_tui.options.arguments import Options
-from gswarm_tui.run import build, event_loop, log_file
+from gswarm_tui.run import build, log_file
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.slurm import hosts
 
@@ -138,7 +138,7 @@ class Headless:
                 # Not the options in the file: others may have replaced them, and they can run commands.
                 self.options = chosen.measuring_as_before(self.options)
         self._hub = build.build_hub(self.options, self.plan)
-        return event_loop.run(self._record(chosen, start))
+        return asyncio.run(self._record(chosen, start))
 
     async def _record(self, chosen: InterruptedRun | None, start: RecorderStart) -> int:
         from gswarm_tui.control.execution import Executor

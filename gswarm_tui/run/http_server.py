@@ -18,8 +18,8 @@ from gswarm_tui.common.errors import UserError, print_notice
 from gswarm_tui.control.client import Head, running_heads
 from gswarm_tui.options.server_options import ServerSettings
 from gswarm_tui.run import log_file
-from gswarm_tui.run.event_loop import call_at_signals
 from gswarm_tui.run.lifetime import delay_garbage_collection
+from gswarm_tui.run.signals import call_at_signals
 from gswarm_tui.server.listening import check_settings, listen, url_of
 from gswarm_tui.server.tokens import WATCH, are_replaced, check_folder, read_tokens, token_path
 

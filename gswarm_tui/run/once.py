@@ -11,9 +11,9 @@ from gswarm_tui.fleet.events import Phase
 from gswarm_tui.fleet.plain_text import silent_nodes
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
-from gswarm_tui.run.event_loop import call_at_signals
 from gswarm_tui.run.lifetime import Lifetime
 from gswarm_tui.run.plan import Plan
+from gswarm_tui.run.signals import call_at_signals
 
 if TYPE_CHECKING:
     from gswarm_tui.fleet.state import Fleet

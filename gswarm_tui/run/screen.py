@@ -16,11 +16,11 @@ from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.control import registry
 from gswarm_tui.control.client import Head, running_heads
 from gswarm_tui.options.arguments import Options
-from gswarm_tui.run import build, event_loop, log_file
+from gswarm_tui.run import build, log_file
 from gswarm_tui.run.lifetime import delay_garbage_collection, return_freed_arrays
 from gswarm_tui.run.plan import Plan, require_terminal, title
+from gswarm_tui.run.signals import call_at_signals
 from gswarm_tui.run.start import recorder_log, start_recorder
-from gswarm_tui.run.starter import report_recorder
 
 if TYPE_CHECKING:
     from gswarm_tui.analysis.queries import RecordingQueries
@@ -45,13 +45,8 @@ def record_and_show(headless: Headless, recording: OpenRecording | None = None) 
     require_terminal(sys.stdin, sys.stdout)
     uid = headless.uid if recording is None else recording.uid
     connection = start_recorder(headless, recording)
-    if headless.unattended_s != 0:
-        report_recorder(uid[:8])
     log_file.begin()
-    try:
-        return event_loop.run(_record_and_show(headless, uid, connection))
-    finally:
-        report_recorder("")
+    return asyncio.run(_record_and_show(headless, uid, connection))
 
 
 async def _record_and_show(headless: Headless, uid: str, connection: socket.socket) -> int:
@@ -73,7 +68,6 @@ async def _record_and_show(headless: Headless, uid: str, connection: socket.sock
         if headless.unattended_s != 0:
             print_notice(f"recording goes on: gswarm-tui attach {uid[:8]}")
         return status
-    report_recorder("")
     if app.return_value == DETACHED:
         print_notice(
             f"recording continues: gswarm-tui attach {uid[:8]} shows it, "
@@ -122,7 +116,7 @@ def run_viewer(
     With ``read_only``, screen and recorder refuse what would change the recording. Raises UserError.
     """
     log_file.begin()
-    return event_loop.run(_view(route, settings, read_only, notice))
+    return asyncio.run(_view(route, settings, read_only, notice))
 
 
 async def _view(route: Route, settings: Options, read_only: bool, notice: str) -> int:
@@ -143,7 +137,7 @@ async def _show(client: Recorder, app: GswarmApp) -> int:
     return_freed_arrays()
     delay_garbage_collection()
     signalled = asyncio.Event()
-    event_loop.call_at_signals(signalled.set)
+    call_at_signals(signalled.set)
     showing = asyncio.create_task(app.run_async(), name="screen")
     following = asyncio.create_task(client.run(), name="client")
     signals = asyncio.create_task(signalled.wait(), name="signals")

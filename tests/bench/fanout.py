@@ -259,6 +259,4 @@ if __name__ == "__main__":
     if sys.argv[2] == BARE:
         asyncio.run(_drive_bare(sys.argv[1], sys.argv[4:]))
     else:
-        from gswarm_tui.run import event_loop
-
-        event_loop.run(_drive(sys.argv[1], sys.argv[2], sys.argv[3] == "1", sys.argv[4:]))
+        asyncio.run(_drive(sys.argv[1], sys.argv[2], sys.argv[3] == "1", sys.argv[4:]))

@@ -23,7 +23,6 @@ from gswarm_tui.launch.base import Channel, Launcher
 from gswarm_tui.launch.simulated import SimulatedLauncher, simulated_names
 from gswarm_tui.link.hub import Hub
 from gswarm_tui.link.link import Link
-from gswarm_tui.run import event_loop
 from gswarm_tui.run.lifetime import delay_garbage_collection
 from gswarm_tui.store.recording.database import RecordingInfo
 from gswarm_tui.store.recording.recorder import FileWriter
@@ -43,7 +42,7 @@ def run(options: BenchOptions) -> Iterator[Figure]:
     delay_garbage_collection()
     nodes, frames = options.count(128, 4), options.count(400, 10)
     floods = [
-        event_loop.run(_flood(options.folder / f"flood-{turn}.duckdb", nodes, frames, options.seed))
+        asyncio.run(_flood(options.folder / f"flood-{turn}.duckdb", nodes, frames, options.seed))
         for turn in range(options.count(5, 1))
     ]
     _, samples, file_bytes = floods[0]
@@ -58,7 +57,7 @@ def run(options: BenchOptions) -> Iterator[Figure]:
     yield Figure("disk, a GPU-sample, of these few minutes", file_bytes / samples, "bytes")
     nodes = options.count(1024, 8)
     path = options.folder / "pace.duckdb"
-    share = event_loop.run(pace(path, nodes, GPUS, 1000, options.seconds(30), options.seed))
+    share = asyncio.run(pace(path, nodes, GPUS, 1000, options.seconds(30), options.seed))
     bare = _alone(path, options.folder / "pace-alone.duckdb", 1)
     yield Figure(
         f"hub + recorder, {nodes} nodes × {GPUS} GPUs at 1 Hz", share, "% of a core", 15,
