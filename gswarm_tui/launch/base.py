@@ -6,7 +6,6 @@ import enum
 import re
 import resource
 import unicodedata
-from collections.abc import Callable
 from typing import Protocol
 
 LONGEST_REASON = 240
@@ -63,16 +62,6 @@ class Channel(Protocol):
 
     async def close(self) -> None:
         """Close the connection and end its processes; may be called again."""
-
-    async def for_each_chunk(self, take: Callable[[bytes], bool]) -> bool:
-        """Pass the agent's bytes to ``take`` until it returns True; return False at their end.
-
-        Raises what ``take`` raises, and ConnectionError if the connection broke.
-        """
-        while data := await self.read():
-            if take(data):
-                return True
-        return False
 
 
 class Launcher(Protocol):

@@ -29,6 +29,7 @@ class ProcessChannel(Inbox, asyncio.SubprocessProtocol):
     def __init__(self) -> None:
         super().__init__()
         self._process: asyncio.SubprocessTransport
+        self._stdout: asyncio.ReadTransport
         self._stdin: asyncio.WriteTransport | None = None
         self._open_outputs = {_STDOUT, _STDERR}
         self._exited = asyncio.Event()
@@ -64,7 +65,8 @@ class ProcessChannel(Inbox, asyncio.SubprocessProtocol):
         """Keep the pipes of the child, which runs now."""
         self._process = cast(asyncio.SubprocessTransport, transport)
         self._stdin = cast("asyncio.WriteTransport | None", self._process.get_pipe_transport(_STDIN))
-        self.source = cast(asyncio.ReadTransport, self._process.get_pipe_transport(_STDOUT))
+        self._stdout = cast(asyncio.ReadTransport, self._process.get_pipe_transport(_STDOUT))
+        self.fed_by(self._stdout)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """Take in the child's output."""
@@ -104,8 +106,7 @@ class ProcessChannel(Inbox, asyncio.SubprocessProtocol):
         if self._stdin is not None:
             self._stdin.close()
         self._closing = True
-        if self.source is not None:  # a child that is blocked in writing couldn't end
-            self.source.resume_reading()
+        self._stdout.resume_reading()  # a child that is blocked in writing couldn't end
         try:
             signals = (signal.SIGKILL,) if self.leaves_agent else (signal.SIGTERM, signal.SIGKILL)
             for number in (None, *signals):

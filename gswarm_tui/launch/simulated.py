@@ -7,16 +7,16 @@ import json
 import os
 import socket
 import time
+from contextlib import suppress
 from dataclasses import asdict
-from typing import cast
 
 from gswarm_agent.simulated import Simulation
 from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, allow_many_files, clean
-from gswarm_tui.launch.inbox import Inbox
 from gswarm_tui.launch.local import agent_command
 from gswarm_tui.launch.process import ProcessChannel
 
 _MOST_PROCESSES = 8
+_PIECE = 256 * 1024
 # The simulated job is past its warm-up when it is first seen.
 _UNDER_WAY_NS = 40 * 10**9
 
@@ -63,8 +63,7 @@ class SimulatedLauncher(Launcher):
             except OSError as error:
                 ours.close()
                 raise LaunchError(f"the simulation ended: {error.strerror}") from None
-        _, channel = await asyncio.get_running_loop().create_connection(SimulatedChannel, sock=ours)
-        return channel
+        return SimulatedChannel(*await asyncio.open_connection(sock=ours))
 
     async def close(self) -> None:
         """End the processes, which end by themselves when their control sockets close."""
@@ -74,31 +73,20 @@ class SimulatedLauncher(Launcher):
         self._processes.clear()
 
 
-class SimulatedChannel(Inbox, asyncio.Protocol):
+class SimulatedChannel(Channel):
     """The socket of a simulated node; see ``Channel``."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._transport: asyncio.Transport | None = None
-        self._closed = asyncio.Event()
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is ready."""
-        self.source = self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        """Pass on received bytes."""
-        self.received(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End the stream: the node has ended, or the socket was closed here."""
-        self.ended(exc)
-        self._closed.set()
+    async def read(self) -> bytes:
+        """Return the next bytes, empty when the node has ended. Raises ConnectionError."""
+        return await self._reader.read(_PIECE)
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+        if not self._writer.is_closing():
+            self._writer.write(data)
 
     async def explain_end(self) -> str:
         """Return the only known reason."""
@@ -106,6 +94,6 @@ class SimulatedChannel(Inbox, asyncio.Protocol):
 
     async def close(self) -> None:
         """Close the socket; the node ends."""
-        if self._transport is not None:
-            self._transport.close()
-            await self._closed.wait()
+        self._writer.close()
+        with suppress(ConnectionError):
+            await self._writer.wait_closed()

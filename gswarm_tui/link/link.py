@@ -315,24 +315,15 @@ class Link:
     async def _read(self, channel: Channel) -> None:
         """Handle the agent's messages. Returns when the agent ended after ``stop``."""
         decoder = wire.Decoder()
-        rest: Iterator[wire.Message] = iter(())
-
-        def receive(data: bytes) -> bool:
-            nonlocal rest
+        while data := await channel.read():
             self._allowance.take(max(len(data), MIN_CHUNK_BYTES), self._clocks.wall())
-            rest = decoder.feed(data)
-            stop = self._handle_all(rest)
+            messages = decoder.feed(data)
+            while self._handle_all(messages):
+                if self._said_bye:
+                    return
+                await self._pause()
             if self._hello is not None:
                 self._received_at = self._clocks.monotonic()
-            return stop
-
-        while await channel.for_each_chunk(receive):
-            while not self._said_bye:
-                await self._pause()
-                if not self._handle_all(rest):
-                    break
-            else:
-                return
         if not self._stopping.is_set():
             raise LaunchError(await channel.explain_end())
 

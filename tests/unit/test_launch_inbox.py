@@ -7,92 +7,57 @@ import asyncio
 import pytest
 
 from gswarm_tui.launch.inbox import MOST_HELD_BYTES
-from gswarm_tui.launch.simulated import SimulatedChannel
+from gswarm_tui.launch.process import ProcessChannel
 from tests.unit.test_link import settle
 
 
 class Tap:
-    """A source of bytes that records whether it is paused."""
+    """A source of bytes that records its pauses."""
 
     def __init__(self) -> None:
-        self.open = True
+        self.calls: list[str] = []
 
     def pause_reading(self) -> None:
-        self.open = False
+        self.calls.append("pause")
 
     def resume_reading(self) -> None:
-        self.open = True
+        self.calls.append("resume")
 
 
-def inbox() -> tuple[SimulatedChannel, Tap]:
-    made, tap = SimulatedChannel(), Tap()
-    made.source = tap
+def inbox() -> tuple[ProcessChannel, Tap]:
+    made, tap = ProcessChannel(), Tap()
+    made.fed_by(tap)
     return made, tap
 
 
-async def test_held_and_later_bytes_are_passed_on_in_order() -> None:
+async def test_held_and_later_bytes_are_read_in_order() -> None:
     made, _ = inbox()
-    came: list[bytes] = []
     made.received(b"a")
     made.received(b"b")
-
-    def all_of_it(data: bytes) -> bool:
-        came.append(data)
-        return False
-
-    taking = asyncio.create_task(made.for_each_chunk(all_of_it))
+    assert await made.read() == b"ab"
+    reading = asyncio.create_task(made.read())
     await settle()
     made.received(b"c")
-    made.received(b"d")
+    assert await reading == b"c"
     made.ended()
-    assert await taking is False
-    assert came == [b"ab", b"c", b"d"]
-
-
-async def test_a_reader_that_stops_gets_the_rest_next_time() -> None:
-    made, _ = inbox()
-    came: list[bytes] = []
-
-    def two(data: bytes) -> bool:
-        came.append(data)
-        return len(came) == 2
-
-    taking = asyncio.create_task(made.for_each_chunk(two))
-    await settle()
-    for data in (b"a", b"b", b"c"):
-        made.received(data)
-    assert await taking is True
-    assert came == [b"a", b"b"]
-    made.ended()
-    assert await made.read() == b"c"
+    made.received(b"too late")
     assert await made.read() == b""
 
 
 async def test_a_source_is_paused_until_its_bytes_are_read() -> None:
     made, tap = inbox()
-    while tap.open:
+    count = 0
+    while not tap.calls:
         made.received(bytes(MOST_HELD_BYTES // 4))
+        count += MOST_HELD_BYTES // 4
+    assert MOST_HELD_BYTES <= count <= 2 * MOST_HELD_BYTES
     made.received(b"last")  # what was on its way
-    assert await made.read() == bytes(MOST_HELD_BYTES) + b"last"
+    assert len(await made.read() + await made.read()) == count + len(b"last")
+    assert tap.calls == ["pause", "resume"]
     reading = asyncio.create_task(made.read())
     await settle()
     made.received(b"more")
-    assert (await reading, tap.open) == (b"more", True)
-
-
-async def test_an_error_of_the_reader_is_raised_to_the_reader() -> None:
-    made, _ = inbox()
-
-    def refuse(data: bytes) -> bool:
-        raise ValueError(data)
-
-    taking = asyncio.create_task(made.for_each_chunk(refuse))
-    await settle()
-    made.received(b"a")
-    made.received(b"b")
-    with pytest.raises(ValueError, match="a"):
-        await taking
-    assert await made.read() == b"b"
+    assert await reading == b"more"
 
 
 async def test_a_cancelled_reader_loses_no_later_bytes() -> None:
@@ -120,4 +85,4 @@ async def test_bytes_put_back_are_read_first() -> None:
     assert await made.read() == b"greeting"
     made.received(b"b")
     made.unread(b"a")
-    assert await made.read() == b"ab"
+    assert [await made.read(), await made.read()] == [b"a", b"b"]

@@ -26,7 +26,8 @@ class CommandChannel(Inbox, asyncssh.SSHClientSession[bytes]):
 
     def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
         """Keep the session, which is open now."""
-        self.source = self._session = chan
+        self._session = chan
+        self.fed_by(chan)
 
     def data_received(self, data: bytes, datatype: asyncssh.DataType) -> None:
         """Take in the agent's messages, or its output to stderr."""
