@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import asyncssh
 
@@ -52,13 +50,6 @@ class SshSettings:
     config: str = ""
     jump: str = ""
 
-    def config_files(self) -> list[str]:
-        """Return the configuration files to read; the first that sets an option wins."""
-        if self.config:
-            return [self.config]
-        files = [Path("~/.ssh/config").expanduser(), Path("/etc/ssh/ssh_config")]
-        return [str(path) for path in files if os.access(path, os.R_OK)]
-
     def command(self, host: str, *, jump_host: bool = False) -> str:
         """Return the ssh command that connects to a host in the same way, to suggest it."""
         return self._command(host) if jump_host else self._command(host, user=self.user, jump=self.jump)
@@ -80,7 +71,7 @@ class SshLauncher(Launcher):
     def __init__(self, settings: SshSettings | None = None, bootstrap: Bootstrap | None = None) -> None:
         allow_many_files()
         self._settings = settings or SshSettings()
-        self._configuration = SshConfiguration(self._settings.config, self._settings.config_files())
+        self._configuration = SshConfiguration(self._settings.config)
         self._bootstrap = bootstrap or Bootstrap()
         self._handshakes = asyncio.Semaphore(HANDSHAKES_AT_ONCE)
         self._jumps: dict[str, asyncio.Task[asyncssh.SSHClientConnection]] = {}
