@@ -52,28 +52,13 @@ class Plan:
 
         They count the processes of all users on a node.
         """
-        if self.job is None:
-            return (
-                "hardware counters count all users' processes, so they are measured in node-exclusive Slurm "
-                "jobs only: start inside one, or name it with --job; without Slurm, run perf stat yourself"
-            )
-        if self.job.exclusive is None:
-            return (
-                f"hardware counters need a running node-exclusive job, and Slurm doesn't say that job "
-                f"{self.job.label} is one; check scontrol show job {self.job.label}"
-            )
-        if not self.job.exclusive:
-            return (
-                f"hardware counters would count other users' processes too, as job {self.job.label} shares "
-                "its nodes; request it with --exclusive"
-            )
-        if strangers := [node for node in self.nodes if node not in _names_in(self.job, self.nodes)]:
-            names = hosts.fold(strangers)
-            return (
-                f"hardware counters need a node-exclusive job, and job {self.job.label} doesn't hold "
-                f"{names}; leave {names} out"
-            )
-        return ""
+        job = self.job
+        if job is not None and job.exclusive and _names_in(job, self.nodes).keys() >= set(self.nodes):
+            return ""
+        return (
+            "hardware counters count all users' processes, so they are measured on the nodes of a running "
+            "node-exclusive Slurm job only: request it with --exclusive; without Slurm, run perf stat"
+        )
 
 
 def title(label: str, nodes: Iterable[str]) -> str:

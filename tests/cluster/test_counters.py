@@ -52,7 +52,7 @@ def test_a_job_that_shares_its_node_gets_no_counters(cluster: Cluster, folder: P
         assert run.stderr is not None
         said = run.stderr.read()
     assert run.returncode != 0
-    assert "hardware counters would count other users' processes too" in said
+    assert "hardware counters count all users' processes" in said
     assert "request it with --exclusive" in said
     assert not (folder / "run.duckdb").exists()
 

@@ -101,23 +101,15 @@ def test_counters_are_read_in_an_exclusive_job_only() -> None:
     assert plan(f"{counters} --job 4711", {}, Jobs(replace(JOB, exclusive=True))).counters_refusal == ""
     assert plan(f"{counters} --demo 1x2").nodes
     assert plan("--job 4711", {}, Jobs(JOB)).nodes, "everything else is measured in any job"
-    assert refusal(f"{counters} --job 4711", {}, Jobs(replace(JOB, exclusive=False))) == (
-        "--metrics counters: hardware counters would count other users' processes too, as job 4711 shares "
-        "its nodes; request it with --exclusive."
+    said = (
+        "--metrics counters: hardware counters count all users' processes, so they are measured on the "
+        "nodes of a running node-exclusive Slurm job only: request it with --exclusive; without Slurm, run "
+        "perf stat."
     )
-    assert refusal(f"{counters} --nodes other") == (
-        "--metrics counters: hardware counters count all users' processes, so they are measured in "
-        "node-exclusive Slurm jobs only: start inside one, or name it with --job; without Slurm, run perf "
-        "stat yourself."
-    )
-    assert refusal(counters, INSIDE, Jobs()) == (
-        "--metrics counters: hardware counters need a running node-exclusive job, and Slurm doesn't say that "
-        "job 4711 is one; check scontrol show job 4711."
-    )
-    assert refusal(f"{counters} --nodes gpu01 other", INSIDE, Jobs(replace(JOB, exclusive=True))) == (
-        "--metrics counters: hardware counters need a node-exclusive job, and job 4711 doesn't hold other; "
-        "leave other out."
-    )
+    assert refusal(f"{counters} --job 4711", {}, Jobs(replace(JOB, exclusive=False))) == said
+    assert refusal(f"{counters} --nodes other") == said
+    assert refusal(counters, INSIDE, Jobs()) == said
+    assert refusal(f"{counters} --nodes gpu01 other", INSIDE, Jobs(replace(JOB, exclusive=True))) == said
 
 
 def test_job_without_gpus_has_no_allocation() -> None:
