@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import json
-import shlex
 import socket
 import ssl
-import sys
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.options.server_options import ServerSettings
@@ -26,38 +20,16 @@ WRITE_S = 30.0
 """A connection ends when its client has taken nothing of what waits for it for this time."""
 
 
-def install_command() -> str:
-    """Return the command that adds the extra ``server`` in the way gswarm-tui was installed.
-
-    It never looks up gswarm-tui in an index, where a stranger could publish a package of this name.
-    """
-    try:
-        package = distribution("gswarm-tui")
-    except PackageNotFoundError:
-        return "pip install '.[server]' in its checkout"
-    origin = json.loads(package.read_text("direct_url.json") or "{}")
-    url = urlsplit(origin.get("url", ""))
-    # Without a URL, it came from a folder of wheels, or from an index that this can't know.
-    place, options = "gswarm-tui", "--no-index --find-links wheelhouse "
-    if url.scheme == "file":
-        place, options = unquote(url.path), "-e " if origin.get("dir_info", {}).get("editable") else ""
-    libraries = [each.partition(">")[0] for each in package.requires or () if "extra == 'server'" in each]
-    if (Path(sys.prefix) / "pipx_metadata.json").exists():
-        return f"pipx inject gswarm-tui {' '.join(libraries)}"
-    if (Path(sys.prefix) / "uv-receipt.toml").exists():
-        return f"uv tool install --with {','.join(libraries)} {options}{shlex.quote(place)}"
-    by_uv = (package.read_text("INSTALLER") or "").strip() == "uv"
-    installer = f"uv pip install --python {sys.executable}" if by_uv else f"{sys.executable} -m pip install"
-    return f"{installer} {options}{shlex.quote(f'{place}[server]')}"
-
-
 def check_settings(
     settings: ServerSettings, option: str = "--http", libraries: tuple[str, ...] = ("fastapi", "uvicorn")
 ) -> None:
     """Refuse settings that are unsafe or can't work; ``option`` gave the address. Raises UserError."""
     for library in libraries:
         if find_spec(library) is None:
-            raise UserError(f"the server needs {library}; install it with: {install_command()}")
+            raise UserError(
+                f"the server needs {library}; add the extra [server] from where gswarm-tui was installed, as "
+                "from its checkout: pip install '.[server]'"
+            )
     if settings.tls_cert is not None or settings.tls_key is not None:
         _check_tls(settings)
     if not _is_loopback(settings.host) and not settings.behind_proxy:
