@@ -74,7 +74,7 @@ async def serve(route: Route, listener: Listener, *, announced: bool = False) ->
     exports = SessionExports(attached)
     app = build_app(
         gswarm_profiler_router(attached, requests, exports),
-        api_router(attached, requests, stream, exports),
+        api_router(attached, requests, stream),
         metrics_router(attached),
         openapi_url="/api/v1/openapi.json",
     )

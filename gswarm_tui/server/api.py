@@ -5,15 +5,14 @@ frames.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME, known_groups
-from gswarm_tui.common.errors import UserError, nearest, quote
+from gswarm_tui.common.errors import nearest, quote
 from gswarm_tui.control.intents import (
     ChangeInterval,
     ChangeMetrics,
@@ -42,7 +41,6 @@ from gswarm_tui.server.requests import (
     problems,
     sentence,
 )
-from gswarm_tui.server.session_exports import SessionExports
 from gswarm_tui.store.querying.results import QueryError
 
 MOST_EVENTS = 5000
@@ -51,18 +49,15 @@ SessionId = Annotated[str, Path(min_length=1, max_length=200, description="name 
 _EVENT_STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 
 
-def api_router(
-    attached: Recorder, requests: RecorderRequests, stream: FrameStream, exports: SessionExports
-) -> APIRouter:
+def api_router(attached: Recorder, requests: RecorderRequests, stream: FrameStream) -> APIRouter:
     """Return the calls of ``/api/v1`` on a recorder."""
     router = APIRouter(prefix="/api/v1", tags=["api/v1"], responses=problems())
-    calls = _ApiCalls(attached, requests, stream, exports)
+    calls = _ApiCalls(attached, requests, stream)
     router.get("/recording", response_model=dict[str, Any])(calls.recording)
     router.get("/nodes", response_model=dict[str, list[dict[str, Any]]])(calls.nodes)
     router.get("/nodes/{node}", response_model=dict[str, Any], responses=problems(404))(calls.node)
     router.get("/gpus", response_model=dict[str, list[dict[str, Any]]], responses=problems(404))(calls.gpus)
     router.get("/sessions", response_model=dict[str, Any])(calls.sessions)
-    router.get("/sessions/{session:path}/export", responses=problems(404))(calls.export_session)
     router.get("/events", response_model=dict[str, Any])(calls.events)
     router.get("/findings", response_model=dict[str, Any])(calls.findings)
     router.get("/interval")(calls.interval)
@@ -71,8 +66,7 @@ def api_router(
     changes = APIRouter(responses=problems(409, 504))
     changes.post("/sessions", status_code=201, response_model=dict[str, Any])(calls.start_session)
     changes.post("/sessions/{session:path}/stop", response_model=dict[str, Any])(calls.stop_session)
-    for word in ("stop", "export"):
-        changes.patch(f"/sessions/{{session:path}}/{word}", include_in_schema=False)(calls.refuse_change)
+    changes.patch("/sessions/{session:path}/stop", include_in_schema=False)(calls.refuse_change)
     changes.patch("/sessions/{session:path}", response_model=dict[str, Any])(calls.change_session)
     changes.post("/marks", status_code=201, response_model=dict[str, Any])(calls.set_mark)
     changes.put("/interval")(calls.set_interval)
@@ -83,13 +77,10 @@ def api_router(
 
 
 class _ApiCalls:
-    def __init__(
-        self, attached: Recorder, requests: RecorderRequests, stream: FrameStream, exports: SessionExports
-    ) -> None:
+    def __init__(self, attached: Recorder, requests: RecorderRequests, stream: FrameStream) -> None:
         self._attached = attached
         self._requests = requests
         self._stream = stream
-        self._exports = exports
 
     # State
 
@@ -133,26 +124,6 @@ class _ApiCalls:
     async def sessions(self) -> Response:
         """List the sessions."""
         return json_answer({"sessions": [with_times(row) for row in session_rows(self._attached)]})
-
-    async def export_session(self, session: SessionId) -> StreamingResponse:
-        """Export a session as JSON, a running one as far as it is recorded."""
-        known = list(self._attached.fleet.sessions.sessions.values())
-        named = [each for each in known if each.name == session]
-        if not (found := named or [each for each in known if each.session_id == session]):
-            raise HTTPException(404, f"There is no session {quote(session)}.")
-        pieces = self._exports.stream(found[-1])
-        try:
-            first = await anext(pieces)
-        except UserError as error:
-            raise HTTPException(UNAVAILABLE, sentence(str(error))) from None
-
-        async def content() -> AsyncIterator[bytes]:
-            async with aclosing(pieces):
-                yield first
-                async for piece in pieces:
-                    yield piece
-
-        return StreamingResponse(content(), media_type="application/json")
 
     async def events(
         self,

@@ -5,22 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator
 from itertools import count
 
-from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.paths import file_name
-from gswarm_tui.common.processes import LastLine, own_command, pipes, run_in_background
+from gswarm_tui.common.processes import run_in_background
 from gswarm_tui.control.recorder import Recorder
 from gswarm_tui.fleet.sessions import Session
-
-_PIECE = 256 * 1024
 
 _LOG = logging.getLogger(__name__)
 
 
 class SessionExports:
-    """Exports of a recording's sessions: streams, and files of those that gswarm-profiler's calls stop.
+    """Exports of the sessions of a recording that gswarm-profiler's calls stop.
 
     Names of files are known until the server ends.
     """
@@ -59,10 +55,10 @@ class SessionExports:
         return file
 
     async def _write(self, session: Session, file: str) -> None:
-        words = self._words(session, f"--output={self._attached.path.parent / file}")
+        db, output = f"--db={self._attached.path}", f"--output={self._attached.path.parent / file}"
         async with self._one_at_a_time:
             try:
-                why = await run_in_background(*words)
+                why = await run_in_background("export", db, "--format=json", output, "--", session.session_id)
             except OSError as error:
                 why = str(error)
         if why:
@@ -71,26 +67,3 @@ class SessionExports:
     async def finish(self) -> None:
         """Wait for the files that are being written."""
         await asyncio.gather(*self._writing, return_exceptions=True)
-
-    async def stream(self, session: Session) -> AsyncGenerator[bytes, None]:
-        """Yield a session's export in pieces. Raises UserError before the first one, OSError."""
-        process = await asyncio.create_subprocess_exec(
-            *own_command(*self._words(session, "--output=-")),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        _, output, errors = pipes(process)
-        last = LastLine(errors)
-        try:
-            if not (piece := await output.read(_PIECE)):
-                await last.reading
-                raise UserError(last.text)
-            while piece:
-                yield piece
-                piece = await output.read(_PIECE)
-        finally:
-            if process.returncode is None:  # the client has left
-                process.kill()
-            await process.wait()
-
-    def _words(self, session: Session, output: str) -> list[str]:
-        return ["export", f"--db={self._attached.path}", "--format=json", output, "--", session.session_id]

@@ -118,19 +118,6 @@ def test_sessions_overlap_and_each_is_exported_when_it_stops(recorder: ServedRec
     assert (session["is_active"], session["output_file"]) == (False, "outer-2.json")
 
 
-def test_session_is_exported_while_it_runs_and_later(recorder: ServedRecorder) -> None:
-    started = recorder.get("/api/v1/recording")["started_at"]
-    assert recorder.call("POST", "/api/v1/sessions", {"name": "a/b", "started_at": started}).status == 201
-    path = "/api/v1/sessions/a%2Fb/export"
-    recorder.eventually(lambda: recorder.call("GET", path).status == 200, "the export of a running session")
-    assert recorder.get(path)["session"]["status"] == "running"
-    recorder.call("POST", "/api/v1/sessions/a%2Fb/stop")
-    recorder.eventually(lambda: recorder.get(path)["session"]["status"] == "stopped", "the end in the export")
-    assert recorder.get(path)["frames"]
-    assert not (recorder.folder / "a_b.json").exists()
-    assert recorder.call("GET", "/api/v1/sessions/none/export").status == 404
-
-
 def test_a_metric_that_is_off_cant_be_reported(recorder: ServedRecorder) -> None:
     groups = recorder.get("/api/v1/metrics")
     recorder.call("PUT", "/api/v1/metrics", {"groups": []})
