@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -23,15 +24,16 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     )
     add_recording(parser)
     add_server_options(parser, default=True)
+    parser.add_argument("--beside", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.read(args)
     settings = server_settings(arguments.http, vars(arguments))
     from gswarm_tui.control.routes import SocketRoute
     from gswarm_tui.run import log_file
-    from gswarm_tui.run.http_server import Listener, serve
+    from gswarm_tui.run.http_server import check_server, serve
 
     choose = partial(choose_recording_head, arguments, environ, option="gswarm-tui serve RECORDING")
     choose()  # before the port is taken
-    listener = Listener.open(settings)
+    check_server(settings)
     log_file.begin()
-    asyncio.run(serve(SocketRoute(environ, choose), listener))
+    asyncio.run(serve(SocketRoute(environ, choose), settings, beside=arguments.beside))
     return 0

@@ -102,3 +102,16 @@ def server_settings(address: tuple[str, int], given: Mapping[str, Any]) -> Serve
         tls_key=given.get("http_tls_key"),
         behind_proxy=bool(given.get("http_behind_proxy")),
     )
+
+
+def server_words(settings: ServerSettings) -> list[str]:
+    """Return the words with which ``gswarm-tui serve`` has these settings."""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    files = {"--http-tls-cert": settings.tls_cert, "--http-tls-key": settings.tls_key}
+    switches = {"--http-public": settings.public, "--http-behind-proxy": settings.behind_proxy}
+    return [
+        f"--http={host}:{settings.port}",
+        *(f"--http-origin={origin}" for origin in settings.origins),
+        *(f"{flag}={file}" for flag, file in files.items() if file is not None),
+        *(flag for flag, is_set in switches.items() if is_set),
+    ]

@@ -16,17 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gswarm_tui.common.errors import NO_PROCESS, UserError, lacks_processes, print_notice, printable
+from gswarm_tui.common.processes import own_command
 from gswarm_tui.common.quantities import duration
 from gswarm_tui.control.messages import encode
 from gswarm_tui.control.registry import Listening, parent_folders
+from gswarm_tui.options.server_options import ServerSettings, server_words
 from gswarm_tui.run.headless import STOPPED, Headless, OpenRecording, RecorderStart
 from gswarm_tui.slurm.jobs import Slurm
-
-if TYPE_CHECKING:
-    from gswarm_tui.run.http_server import Listener
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals at which the command is expected to end, and after ``GRACE_S`` the recording."""
@@ -73,6 +71,7 @@ class BatchRun:
     _pid: int = 0
     _end: int = -1
     _command: subprocess.Popen[bytes] | None = None
+    _server: subprocess.Popen[bytes] | None = None
     _pause_s: float = RESTART_S
     _started_at: float = 0.0
     _restart_at: float | None = None
@@ -98,8 +97,8 @@ class BatchRun:
             status = self._start_recorder("")
             if status or self.recording is None:
                 return status or 1
-            if self.recorder.listener is not None and self.recording.path is not None:
-                self._start_server(self.recorder.listener, self.recording.uid)
+            if (server := self.recorder.options.server) is not None:
+                self._start_server(server, self.recording.uid)
             if self.command:
                 self._start_command(mask, self.arm(self.recording))
             while self._pid or self._command is not None or self._restart_at is not None:
@@ -217,23 +216,15 @@ class BatchRun:
                 while self.first.recv(4096):
                     pass
 
-    def _start_server(self, listener: Listener, uid: str) -> None:
-        """Fork an HTTP server, which lives until the recording ends. It isn't restarted."""
-        if os.fork():
-            listener.socket.close()
-            return
-        try:
-            os.setsid()
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
-            # Else the recorder wouldn't notice the death of its parent, nor clients that of both.
-            os.close(self._end)
-            self._listening.socket.close()
-            os.close(self._listening.lock)
-            from gswarm_tui.run.http_server import serve_beside
-
-            serve_beside(listener, uid)
-        finally:
-            os._exit(0)
+    def _start_server(self, settings: ServerSettings, uid: str) -> None:
+        """Start an HTTP server, which ends with the recording. It isn't restarted."""
+        # This process has no threads, so preexec_fn is safe.
+        self._server = subprocess.Popen(
+            own_command("serve", uid, "--beside", *server_words(settings)),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED),  # noqa: PLW1509
+        )
 
     def _start_command(self, mask: set[signal.Signals | int], environ: Mapping[str, str]) -> None:
         """Start the command as if there were no recorder."""

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from gswarm_tui.control.registry import Listening
     from gswarm_tui.control.server import ControlServer
     from gswarm_tui.fleet.events import Event
-    from gswarm_tui.run.http_server import Listener
     from gswarm_tui.run.interrupted import InterruptedRun
     from gswarm_tui.run.lifetime import RunResult
     from gswarm_tui.store.recording.recorder import FileWriter
@@ -83,9 +82,8 @@ class Headless:
 
     ``words`` are the command line. ``name`` is the session to start, empty for none. A recorder
     ``for_screen`` ends some time after its last screen (``unattended_s``); with a job it waits for the job's
-    end instead, unless ``runs_command``. ``listener`` is where an HTTP server answers, which the parent
-    starts. The memory ``detached`` is shared with the parent, so that a restarted recorder knows that its
-    user has left it for good.
+    end instead, unless ``runs_command``. The memory ``detached`` is shared with the parent, so that a
+    restarted recorder knows that its user has left it for good.
     """
 
     options: Options
@@ -107,15 +105,14 @@ class Headless:
     _why: str = ""
 
     def __post_init__(self) -> None:
-        """Open the HTTP server's socket, if there is to be one. Raises UserError."""
+        """Check that the HTTP server can start, if there is to be one. Raises UserError."""
         ends_with_screen = self.options.demo is not None or not self.options.record
         unattended_s = 0 if ends_with_screen else self.options.unattended_s
         self.unattended_s = unattended_s if self.for_screen else None
-        self.listener: Listener | None = None
         if self.options.server is not None:
-            from gswarm_tui.run.http_server import Listener
+            from gswarm_tui.run.http_server import check_server
 
-            self.listener = Listener.open(self.options.server)
+            check_server(self.options.server)
 
     def record(self, start: RecorderStart) -> int:
         """Record until something ends it, and return the exit status. Call it once in a process.
@@ -156,11 +153,6 @@ class Headless:
             hub.flush()
             if recorder is not None:
                 await asyncio.wrap_future(recorder.commit())  # it may be killed again at once
-        elif self.listener is not None:
-            where = self.listener.describe(self.uid)
-            self.listener.socket.close()
-            print_notice(where)
-            hub.log("notice", where)
         if self.name and self.name not in {session.name for session in hub.fleet.sessions.running}:
             Executor(hub, recorded=True).carry_out(StartSession(self.name))
         hub.sinks.append(self)

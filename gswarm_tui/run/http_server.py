@@ -1,21 +1,15 @@
-"""HTTP servers: each is a client of a recorder, beside it (``--http``) or as a command (``serve``, ``web``).
-
-The listening socket is opened before recording begins, so that a port in use is reported at once.
-"""
+"""HTTP servers: each is a client of a recorder, as a process of ``gswarm-tui serve`` or ``web``."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-import socket
 import sys
-from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from gswarm_tui.common.errors import UserError, print_notice
+from gswarm_tui.common.errors import print_notice
 from gswarm_tui.control.client import Head, running_heads
+from gswarm_tui.fleet.session_texts import MAX_NOTE
 from gswarm_tui.options.server_options import ServerSettings
 from gswarm_tui.run import log_file
 from gswarm_tui.run.lifetime import delay_garbage_collection
@@ -28,34 +22,21 @@ if TYPE_CHECKING:
 ENDED_EVERY_S = 1.0
 """Time between two checks whether the tokens were removed, by the recording's end or by the user."""
 
-_LOG = logging.getLogger(__name__)
+
+def check_server(settings: ServerSettings) -> None:
+    """Refuse settings with which an HTTP server can't start, also a port in use. Raises UserError."""
+    check_settings(settings)
+    check_folder()
+    listen(settings).close()
 
 
-class Listener(NamedTuple):
-    """Listening socket of an HTTP server that was checked and can start, with its settings."""
-
-    settings: ServerSettings
-    socket: socket.socket
-
-    @classmethod
-    def open(cls, settings: ServerSettings) -> Listener:
-        """Check the settings and open the socket. Raises UserError."""
-        check_settings(settings)
-        check_folder()
-        return cls(settings, listen(settings))
-
-    def describe(self, uid: str) -> str:
-        """Return the server's address and its token's file, which exists from then on, as a clause."""
-        with suppress(UserError):  # the server reports it
-            read_tokens(uid)
-        return f"HTTP server at {url_of(*self)}, token in {token_path(uid)}"
-
-
-async def serve(route: Route, listener: Listener, *, announced: bool = False) -> None:
+async def serve(route: Route, settings: ServerSettings, *, beside: bool = False) -> None:
     """Serve the recorder at the end of a route until it ends, or a signal ends the server.
 
-    Print where the server is, unless that was ``announced``. Raises UserError.
+    Print where the server is, and log it for the screens. A server ``beside`` its recorder leaves it to that
+    one to report the end. Raises UserError.
     """
+    from gswarm_tui.control.intents import LogEvent
     from gswarm_tui.control.recorder import Recorder
     from gswarm_tui.server.api import api_router
     from gswarm_tui.server.application import HttpServer, build_app
@@ -78,7 +59,7 @@ async def serve(route: Route, listener: Listener, *, announced: bool = False) ->
         metrics_router(attached),
         openapi_url="/api/v1/openapi.json",
     )
-    settings = listener.settings
+    listening = listen(settings)
     server = HttpServer(Guard(app, tokens, settings.origins), settings, stream.close)
     call_at_signals(server.end)
 
@@ -91,12 +72,13 @@ async def serve(route: Route, listener: Listener, *, announced: bool = False) ->
     attached.flushed.append(check)
     following = asyncio.create_task(attached.run(), name="client")
     following.add_done_callback(lambda _: server.end())
-    if not announced:
-        print_notice(listener.describe(attached.uid))
+    where = f"HTTP server at {url_of(settings, listening)}, token in {token_path(attached.uid)}"
+    print_notice(where)
+    attached.request(LogEvent("notice", where[:MAX_NOTE]).message(), lambda _reply: None)
     try:
-        await server.serve_at(listener.socket)
+        await server.serve_at(listening)
         await exports.finish()
-        if not announced and attached.ended:
+        if attached.ended and not beside:
             print_notice("the recording ended")
         if following.done():
             await following
@@ -104,20 +86,6 @@ async def serve(route: Route, listener: Listener, *, announced: bool = False) ->
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         await route.close()
-
-
-def serve_beside(listener: Listener, uid: str) -> None:
-    """Serve a recording in a child of its recorder's parent, until the recording ends."""
-    from gswarm_tui.control.routes import SocketRoute, recording_head
-
-    log_file.begin()
-    route = SocketRoute(os.environ, partial(recording_head, uid, os.environ))
-    try:
-        asyncio.run(serve(route, listener, announced=True))
-    except Exception as error:
-        _LOG.exception("the HTTP server failed")
-        why = str(error).removesuffix(".")  # of a UserError
-        print_notice(f"the HTTP server ended: {why}; gswarm-tui serve {uid[:8]} starts another")
 
 
 # Screens in browsers

@@ -25,8 +25,6 @@ def start_recorder(headless: Headless, recording: OpenRecording | None = None) -
     ours, theirs = socket.socketpair()
     if os.fork():
         theirs.close()
-        if headless.listener is not None:
-            headless.listener.socket.close()
         return ours
     status = 1
     try:
