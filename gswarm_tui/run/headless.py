@@ -15,6 +15,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -323,12 +324,8 @@ class Headless:
 
                 remove_note(self.uid)
             if self._control is not None and self._control.screens and not report["problems"]:
-                from gswarm_tui.run import quit_summary
-
-                figures = quit_summary.recording_figures(recorder.path, recorder.recording_id)
-                report["lines"] += [figures] if figures else []
                 report["note"] = note
-                report["next"] = quit_summary.next_commands(recorder.path)
+                report["next"] = next_commands(recorder.path)
             from gswarm_tui.store.recording.files import has_log
 
             sessions, status = len(self._hub.fleet.sessions.sessions), ended.status
@@ -445,3 +442,10 @@ def _add_to_catalogue(path: Path) -> None:
             catalogue.add(read_lines(source))
     except Exception:
         logging.getLogger(__name__).exception("%s could not be added to the catalogue of runs", path)
+
+
+def next_commands(path: Path) -> str:
+    """Return the line that names the next commands: one to copy, with its file quoted for a shell."""
+    with suppress(ValueError, OSError):
+        path = path.relative_to(Path.cwd())
+    return f"next: gswarm-tui summary --db={printable(shlex.quote(str(path)))}   (or replay, report)"
