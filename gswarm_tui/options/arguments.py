@@ -52,7 +52,6 @@ SETTINGS: dict[str, tuple[str, Callable[[Any], Any], Any]] = {
     "spool_mib": ("spool_mib", values.spool_mib, None),
     "query_memory": ("query_memory", values.memory_bytes, None),
     "on_finding": ("on_finding", values.text, None),
-    "finding_webhook": ("finding_webhook", values.web_address, None),
     "theme": ("theme", values.theme, None),
     "metric": ("metric", values.metric, "util_pct"),
 }
@@ -89,8 +88,7 @@ class Options(NamedTuple):
     ``--hostfile``. ``db`` is None if nothing is recorded (``record`` is False) or the program chooses the
     file name. With ``arm`` the processes of a command can be traced on request. ``allocation`` has options of
     ``salloc`` for profiles. A recorder without a job ends ``unattended_s`` after its last screen. ``new``
-    starts a recorder even if one of the same nodes runs. Findings are sent to the command ``on_finding`` and
-    to the URL ``finding_webhook``.
+    starts a recorder even if one of the same nodes runs. Findings are sent to the command ``on_finding``.
     """
 
     nodes: tuple[str, ...] | None
@@ -118,7 +116,6 @@ class Options(NamedTuple):
     new: bool = False
     allocation: tuple[tuple[str, str], ...] = ()
     on_finding: str | None = None
-    finding_webhook: str | None = None
     py_spy: str | None = None
 
 
@@ -447,7 +444,6 @@ def add_recording_options(parser: Parser) -> Callable[..., argparse.Action]:
     add("--spool-mib", metavar="N", help="MiB of node disk for samples not fetched yet (default: 256)")
     add("--query-memory", metavar="SIZE", help="memory limit of all queries: 2GiB (default: 512MiB)")
     add("--on-finding", metavar="COMMAND", help="shell command that gets each finding as JSON on stdin")
-    add("--finding-webhook", metavar="URL", help="post each finding to this address as JSON")
     return add
 
 

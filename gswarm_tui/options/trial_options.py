@@ -26,7 +26,7 @@ DEFAULT_REPEATS = 3
 _RUN = (
     *("job", "launcher", "user", "ssh_config", "jump", "setup", "agent_python"),
     *("interval", "metrics", "db", "linger", "spool_mib", "query_memory", "config"),
-    *("on_finding", "finding_webhook"),
+    "on_finding",
 )
 """Options that the recorder of the trial shares with other runs."""
 

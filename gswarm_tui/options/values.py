@@ -10,7 +10,6 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple, TypeVar
-from urllib.parse import urlsplit
 
 from gswarm_agent.metrics import ALL_GROUPS, GPU_BY_NAME, GPU_BY_SHORT, known_groups
 from gswarm_tui.common.colours import THEME_NAMES
@@ -61,19 +60,6 @@ def word(value: str) -> str:
     if given.startswith("-") or not given.isprintable() or " " in given:
         raise ValueError(f"{quote(given)} starts with a dash, or contains a space or control character")
     return given
-
-
-def web_address(value: str) -> str:
-    """Parse a URL of http or https, whose text isn't repeated, as it may be a secret."""
-    address = text(value)
-    try:
-        parts = urlsplit(address)
-        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        known = False
-    if not known or not address.isascii() or not address.isprintable() or " " in address:
-        raise ValueError("this isn't an address such as https://hooks.example.org/abc")
-    return address
 
 
 def path(value: str) -> Path:

@@ -45,7 +45,7 @@ COMMIT_S = 2.0
 ON_DISK_S = COMMIT_S + 1.0
 """Older frames are on disk unless writing fails; looking back ends this long before now."""
 
-_HIDDEN_FLAGS = ("--setup", "--on-finding", "--finding-webhook")
+_HIDDEN_FLAGS = ("--setup", "--on-finding")
 
 
 def build_hub(options: Options, plan: Plan) -> Hub:
@@ -105,7 +105,7 @@ def start_recording(hub: Hub, options: Options, plan: Plan, words: Sequence[str]
 
 
 def _command(words: Sequence[str]) -> str:
-    """Return the command line without secrets, programs of the user, and a webhook's address."""
+    """Return the command line without secrets and programs of the user."""
     shown, before = ["gswarm-tui"], ""
     for word in words:
         flag, is_set, _ = word.partition("=")
@@ -220,7 +220,7 @@ def announce_findings(
     hub: Hub, options: Options, plan: Plan, recorder: FileWriter | None
 ) -> Announcements | None:
     """Send findings as the options say; return what does it, None without such an option."""
-    if options.on_finding is None and options.finding_webhook is None:
+    if options.on_finding is None:
         return None
     import asyncio
 
@@ -238,7 +238,7 @@ def announce_findings(
         "host": socket.gethostname(),
         "simulated": options.demo is not None,
     }
-    announcements = Announcements(options.on_finding, options.finding_webhook, about, warn)
+    announcements = Announcements(options.on_finding, about, warn)
     hub.sinks.append(announcements)
     return announcements
 

@@ -43,7 +43,7 @@ def started(path: Path, words: list[str], settings: Options | None = None) -> Fi
 @pytest.mark.parametrize("words", [["--setup", SETUP], [f"--setup={SETUP}"]])
 async def test_recording_holds_no_text_of_the_setup(tmp_path: Path, words: list[str]) -> None:
     path = tmp_path / "run.duckdb"
-    sent = ["--on-finding", "curl hook_of_mine", "--finding-webhook=https://h.example.org/hook_of_mine"]
+    sent = ["--on-finding", "curl hook_of_mine"]
     started(path, ["--nodes", "n1", *words, *sent]).close(None)
     for file in path.parent.glob("run.duckdb*"):
         for part in (b"hunter2", b"DB_PASS", b"my_own_login", b"hook_of_mine"):

@@ -189,13 +189,6 @@ def test_demo_size_is_nodes_times_gpus(words: list[str], size: tuple[int, int]) 
             '--jump: "a\\nb" starts with a dash, or contains a space or control character.',
         ),
         ("--setup=", "--setup: must not be empty."),
-        *(
-            (
-                f"--finding-webhook={address}",
-                "--finding-webhook: this isn't an address such as https://hooks.example.org/abc.",
-            )
-            for address in ("file:///etc/passwd", "https://", "http://[::1", "https://h.example.org/ä")
-        ),
         ("--db .", '--db: "." is a folder; name a file in it.'),
         ("--db none/x.db", '--db: there is no folder "none".'),
         ("--ssh-config none", '--ssh-config: there is no file "none".'),
