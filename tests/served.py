@@ -144,10 +144,12 @@ def served(folder: Path, *words: str, demo: str = "2x4") -> Iterator[ServedRecor
     )
     try:
         recorder = ServedRecorder(process, folder, 0, Path())
-        found = _PRINTED.search(recorder.read_until("HTTP server at"))
-        assert found is not None
-        recorder.port, recorder.token_file = int(found[3]), Path(found[4])
-        recorder.read_until("send data")
+        awaited = {"HTTP server at", "send data"}  # the server is a process of its own
+        while awaited:
+            line = recorder.read_until("")
+            awaited -= {words for words in awaited if words in line}
+            if found := _PRINTED.search(line):
+                recorder.port, recorder.token_file = int(found[3]), Path(found[4])
         recorder.eventually(recorder.token_file.exists, "the token's file")
         recorder.eventually(lambda: _all_measured(recorder.get("/metrics/latest")), "samples of all GPUs")
         yield recorder
