@@ -86,7 +86,7 @@ def _resolve(options: Options, environ: Mapping[str, str], slurm: Slurm) -> Plan
     job, notice = _job(options, environ, slurm)
     if options.launcher == "srun" and job is None:
         raise UserError("--launcher srun needs a job: add --job ID, or start inside salloc.")
-    nodes, source = _nodes(options, job, slurm)
+    nodes, source = _nodes(options, job)
     if job is None:
         return Plan(nodes, source=source)
     in_job = _names_in(job, nodes)
@@ -127,7 +127,7 @@ def _job(options: Options, environ: Mapping[str, str], slurm: Slurm) -> tuple[Jo
     return dataclasses.replace(job, nodes=surrounding.nodes or job.nodes), ""
 
 
-def _nodes(options: Options, job: Job | None, slurm: Slurm) -> tuple[tuple[str, ...], str]:
+def _nodes(options: Options, job: Job | None) -> tuple[tuple[str, ...], str]:
     """Return the nodes, and the host file that names them; empty for --nodes and Slurm."""
     if options.launcher == "local":
         return (socket.gethostname(),), ""
@@ -139,11 +139,9 @@ def _nodes(options: Options, job: Job | None, slurm: Slurm) -> tuple[tuple[str, 
         return read_hosts(options.hostfile), f"host file {printable(options.hostfile.name)}"
     if job is not None and job.nodes:
         return job.nodes, ""
-    running = slurm.running_jobs()
-    examples = f" (running now: {', '.join(running[:5])})" if running else ""
     raise NoNodesError(
-        f"no nodes: use --nodes 'gpu[01-04]', --hostfile FILE or --job ID{examples}, or start inside a Slurm "
-        "job, as with salloc; --demo simulates nodes."
+        "no nodes: use --nodes 'gpu[01-04]', --hostfile FILE or --job ID (squeue --me lists yours), or start "
+        "inside a Slurm job, as with salloc; --demo simulates nodes."
     )
 
 

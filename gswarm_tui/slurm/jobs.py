@@ -109,7 +109,7 @@ _ENDINGS = {
 
 
 class Slurm:
-    """Queries the Slurm cluster of this machine with ``scontrol`` and ``squeue``."""
+    """Queries the Slurm cluster of this machine with ``scontrol``."""
 
     def __init__(self, environ: Mapping[str, str] | None = None, *, timeout_s: float = _TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
@@ -169,15 +169,6 @@ class Slurm:
         if restarts > int(self._environ.get("SLURM_RESTART_COUNT", "0")):
             return JOB_REQUEUED  # it may be pending again
         return "the job was cancelled or preempted" if "COMPLETING" in words else ""
-
-    def running_jobs(self) -> tuple[str, ...]:
-        """Return the calling user's running jobs, the newest first; none if Slurm is slow or missing."""
-        try:
-            wanted = "--me", "--states=RUNNING", "--noheader", "--sort=-S", "--format=%i"
-            listed = self._run("squeue", *wanted, timeout=_SHORT_TIMEOUT_S)
-        except SlurmError:
-            return ()
-        return tuple(listed.split())
 
     def _cluster(self) -> str | None:
         if name := self._environ.get("SLURM_CLUSTER_NAME"):
