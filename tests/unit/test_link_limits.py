@@ -20,6 +20,8 @@ from gswarm_tui.launch.base import Launcher, LaunchError
 from gswarm_tui.launch.process import ProcessChannel
 from gswarm_tui.launch.srun import STEPS_AT_ONCE, SrunLauncher
 from gswarm_tui.launch.ssh import SshLauncher, SshSettings
+from gswarm_tui.launch.ssh.asyncssh_internals import read_options
+from gswarm_tui.launch.ssh.configuration import SshConfiguration
 from gswarm_tui.launch.ssh.launcher import HANDSHAKES_AT_ONCE
 from gswarm_tui.link import limits, link
 from gswarm_tui.link.limits import MIB, SPOOL_MEMORY_MIB, SPOOL_MIB, Allowance, Backlog
@@ -90,7 +92,13 @@ async def test_ssh_handshakes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
         now -= 1
         raise ConnectionRefusedError(errno.ECONNREFUSED, "refused")
 
+    async def read(
+        _self: SshConfiguration, host: str, _user: str, _port: int
+    ) -> tuple[asyncssh.SSHClientConnectionOptions, str]:
+        return read_options(host, []), ""
+
     monkeypatch.setattr(asyncssh, "connect", connect)
+    monkeypatch.setattr(SshConfiguration, "read", read)  # which would call ssh for each host
     launcher = SshLauncher(SshSettings(config="/dev/null"))
     refused = await asyncio.gather(*(launcher.open(f"n{n}") for n in range(200)), return_exceptions=True)
     assert {str(error) for error in refused} == {"it refuses connections: nothing listens on its SSH port"}
