@@ -86,7 +86,7 @@ class FigureBuilder:
             if choice.curve:
                 blocks.append(_Block("curve", at, _CURVE, _TITLE))
             if choice.heatmap:
-                rows = len({device.node for device in grid.devices}) if grid.crowded else len(grid.devices)
+                rows = len(grid.devices)
                 most = _HIGHEST / max(1, heatmaps) ** 0.5
                 height = max(_LOWEST, min(most, rows * _A_ROW), rows / _ROWS_AN_INCH)
                 blocks.append(_Block("heatmap", at, height, _CLOSE if choice.curve else _TITLE))
@@ -139,8 +139,7 @@ class FigureBuilder:
         if block.kind == "curve":
             panels.draw_curve(axes, grid, ends, "node" if grid.host else "GPU")
         else:
-            shown = grid.by_node() if grid.crowded else grid
-            panels.draw_heatmap(axes, shown, ends, data.incidents)
+            panels.draw_heatmap(axes, grid, ends, data.incidents)
             left, height = WIDTH - _RIGHT + 0.08, min(block.height, 1.2)
             bar = figure.add_axes(self._rect(left, top, _BAR, height))
             panels.draw_colour_bar(bar, ends, tall=block.height > 0.6)
@@ -201,8 +200,6 @@ def reading_hint(data: PlotData) -> str:
         return ""
     width = data.grids[0].width_s
     words = f"Each point is the mean of {f'{width:.0f}' if width >= 10 else f'{width:.2g}'} s"
-    if any(grid.crowded for grid in data.grids):
-        words += ", a row the mean of a node's GPUs"
     if any(np.isnan(grid.values).any() for grid in data.grids):
         words += "; hatched where there is no data"
     return words + "."

@@ -8,7 +8,7 @@ and gaps longer than a bin stay.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -23,7 +23,6 @@ from gswarm_tui.store.querying.results import QuerySource
 Floats = npt.NDArray[np.float32]
 
 MAX_BINS, MIN_BINS, MAX_CELLS = 1500, 300, 1_500_000
-MAX_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -53,25 +52,6 @@ class MetricGrid:
     def measured(self) -> bool:
         """Whether it has any value."""
         return bool(np.isfinite(self.values).any())
-
-    @property
-    def crowded(self) -> bool:
-        """Whether it has too many GPUs for a visible row each."""
-        return not self.host and len(self.devices) > MAX_ROWS
-
-    def by_node(self) -> MetricGrid:
-        """Return the grid with a row for each node: the mean of its GPUs."""
-        starts = [
-            row
-            for row, device in enumerate(self.devices)
-            if not row or self.devices[row - 1].node != device.node
-        ]
-        known = np.isfinite(self.values)
-        counts = np.add.reduceat(known, starts, axis=0, dtype=np.int32)
-        sums = np.add.reduceat(np.where(known, self.values, 0), starts, axis=0)
-        values = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-        nodes = tuple(Device(self.devices[row].node, None, self.devices[row].facts) for row in starts)
-        return replace(self, devices=nodes, values=values.astype(np.float32))
 
 
 _GPUS = f"""

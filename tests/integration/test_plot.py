@@ -214,23 +214,6 @@ def test_no_tick_has_the_label_of_the_one_before(seconds: int) -> None:
     assert all(before != after for before, after in pairwise(labels))
 
 
-def test_too_many_gpus_are_grouped_by_node(tmp_path: Path) -> None:
-    nodes = [f"n{number:04}" for number in range(1, 66)]
-    events: list[Event] = [introduced(node, gpus=16) for node in nodes]
-    events += [
-        arrived(seq, [gpu_row(util_pct=gpu * 5) for gpu in range(16)], node=node)
-        for seq in (1, 2, 3)
-        for node in nodes
-    ]
-    path = tmp_path / "run.duckdb"
-    record(path, [*events, *session("train", 0, 3)])
-    found = grid(path, "util")
-    assert found.values.shape == (65 * 16, 3)
-    assert found.by_node().values[3].tolist() == [37.5] * 3
-    texts = svg_texts(drawn(material(path), "svg"))
-    assert any("a row the mean of a node's GPUs" in text for text in texts)
-
-
 def test_512_gpus_are_one_image_with_thinned_names(tmp_path: Path) -> None:
     nodes = [f"gpu{number:03}" for number in range(1, 65)]
     events: list[Event] = [introduced(node, gpus=8) for node in nodes]
