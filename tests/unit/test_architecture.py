@@ -270,14 +270,14 @@ LINES: dict[str, int] = {
     "gswarm_tui.playback": 500,
     "gswarm_tui.plotting": 1_200,
     "gswarm_tui.printing": 625,
-    "gswarm_tui.profiling": 2_175,
+    "gswarm_tui.profiling": 2_125,
     "gswarm_tui.reporting": 425,
     "gswarm_tui.run": 3_000,
     "gswarm_tui.runs": 775,
     "gswarm_tui.server": 2_325,
     "gswarm_tui.slurm": 500,
     "gswarm_tui.store": 7_225,
-    "gswarm_tui.trials": 1_300,
+    "gswarm_tui.trials": 950,
     "gswarm_tui.tui": 9_100,
 }
 
