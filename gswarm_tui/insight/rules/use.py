@@ -58,12 +58,6 @@ def _all_of(window: Window, hit: Mask) -> Mask:
     return active & bool(active.any() and hit[active].all())
 
 
-def _lately(window: Window, signal: str) -> float:
-    """Return the median of a signal over the active GPUs in the newest step, to leave early."""
-    values = window.gpu(signal, 1)[-1][window.active]
-    return float(np.median(values)) if len(values) else np.nan
-
-
 def _steady(window: Window, signal: str) -> Floats:
     """Return a signal's mean over five minutes, NaN where the last minute differs from it."""
     mean, newest = window.mean(signal, SPAN_S), window.mean(signal, 60)
@@ -71,8 +65,6 @@ def _steady(window: Window, signal: str) -> Floats:
 
 
 def _tensor_unused(window: Window) -> Iterable[Match]:
-    if not _lately(window, "tensor_active_pct") < 4 * TENSOR_PCT:
-        return
     names = "sm_active_pct", "tensor_active_pct", "dram_active_pct"
     sm, tensor, dram = (_steady(window, name) for name in names)
     hit = _all_of(window, (sm >= ACTIVE_PCT) & (tensor < TENSOR_PCT) & ~(dram >= DRAM_PCT))
@@ -84,8 +76,6 @@ def _tensor_unused(window: Window) -> Iterable[Match]:
 
 
 def _launch_bound(window: Window) -> Iterable[Match]:
-    if not _lately(window, "sm_active_pct") < 1.5 * SM_PCT:
-        return
     util, sm, power = (_steady(window, name) for name in ("util_pct", "sm_active_pct", "power_w"))
     facts = np.array([gpu.facts.power_limit_w for gpu in window.gpus], dtype=np.float64)
     limit = np.where(np.isfinite(window.value("power_limit_now_w")), window.value("power_limit_now_w"), facts)
@@ -123,8 +113,6 @@ def _world(window: Window) -> Floats:
 
 
 def _nvlink_unused(window: Window) -> Iterable[Match]:
-    if not _lately(window, "nvlink_mb_s") < 10 * UNUSED_MB_S:
-        return
     nvlink, pcie, util = (window.mean(name, 240) for name in ("nvlink_mb_s", "pcie_mb_s", "util_pct"))
     busy = window.active & (util >= 20)
     hit = busy & (nvlink < UNUSED_MB_S) & (pcie >= PCIE_MB_S)
