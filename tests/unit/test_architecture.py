@@ -253,7 +253,7 @@ HOMES: dict[str, set[str]] = {
 LINES: dict[str, int] = {
     "gswarm_agent": 4_600,
     "gswarm_agent.asking": 900,
-    "gswarm_agent.probes": 4_950,
+    "gswarm_agent.probes": 4_650,
     "gswarm_tui": 175,
     "gswarm_tui.analysis": 1_475,
     "gswarm_tui.asking": 1_275,
@@ -263,7 +263,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.doctor": 400,
     "gswarm_tui.exchange": 725,
     "gswarm_tui.fleet": 3_475,
-    "gswarm_tui.insight": 4_350,
+    "gswarm_tui.insight": 4_300,
     "gswarm_tui.launch": 1_750,
     "gswarm_tui.link": 1_425,
     "gswarm_tui.options": 1_200,

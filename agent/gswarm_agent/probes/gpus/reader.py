@@ -247,7 +247,7 @@ class GpuReader:
     def take_notes(self) -> List[Note]:
         """Return the notes since the last call."""
         notes, self._notes = self._notes, []
-        return _merged(notes, sum(gpu.parent_index is None for gpu in self.facts))
+        return notes
 
     def close(self) -> None:
         """End the process, but don't wait long for one that hangs."""
@@ -386,17 +386,3 @@ class GpuReader:
                 self._notes.append(Note("unmeasured", WARNING, message))
             else:
                 self._notes.append(Note("late", WARNING, f"didn't answer in time: {reason}", each[0]))
-
-
-def _merged(notes: List[Note], gpus: int) -> List[Note]:
-    """Return the notes; the same fault of all GPUs of a node becomes one note about the node."""
-    faults: Dict[Tuple[Any, ...], List[Note]] = {}
-    for note in notes:
-        faults.setdefault((note.kind, note.severity, note.message, note.detail), []).append(note)
-    merged: List[Note] = []
-    for (kind, severity, message, detail), alike in faults.items():
-        if 1 < gpus == len({note.gpu for note in alike} - {None}):
-            merged.append(Note(kind, severity, f"all {gpus} GPUs: {message}", None, alike[0].ts_ns, detail))
-        else:
-            merged += alike
-    return merged
