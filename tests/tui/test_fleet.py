@@ -62,11 +62,11 @@ async def test_few_nodes_get_plots_of_each_gpu(
         await pilot.pause()
         matches_picture(app, f"minutes-{nodes}-{size[0]}x{size[1]}")
         assert app.fleet_screen.heatmap.max_scroll_y == 0
-        shown = {1: ["gpu01"], 4: ["mean of each node", "gpu01"]}[nodes]
+        shown = {1: ["gpu01"], 4: ["all nodes", "gpu01"]}[nodes]
         assert [f"{name}: GPU util, last 2 min" in screen_text(app) for name in shown] == [True] * len(shown)
         await pilot.press("0")
         await pilot.pause()
-        assert "each node: CPU, last 2 min" in screen_text(app)
+        assert "all nodes: CPU, last 2 min" in screen_text(app)
 
 
 @pytest.mark.parametrize("size", [*SIZES, (100, 30)])

@@ -191,16 +191,14 @@ def title(plot: PlotSeries, width: int) -> Spans:
     return indent, Span(plot.label, "dim"), Span("  "), Span(plot.now, plot.now_role), Span(tail, "dim")
 
 
-def band(
-    plot: PlotSeries, width: int, height: int, *, newest: bool = True, label: int = LABEL_WIDTH
-) -> list[Spans]:
-    """Draw one series of many: name in ``label`` cells, curve, and with ``newest`` the newest value."""
-    columns = band_width(width, newest=newest, label=label)
+def band(plot: PlotSeries, width: int, height: int, *, newest: bool = True) -> list[Spans]:
+    """Draw one series of many: name, curve, and with ``newest`` the newest value."""
+    columns = band_width(width, newest=newest)
     lines: list[Spans] = []
     for at, curve in enumerate(sparkline(plot.levels[:columns], height, plot.ramp)):
         here = at == label_line(height)
         value = (Span(f" {plot.now if here else '':>{NOW_WIDTH}}", plot.now_role),) if newest else ()
-        lines.append((Span(f"{plot.label if here else '':>{label}} ", "dim"), *curve, *value))
+        lines.append((Span(f"{plot.label if here else '':>{LABEL_WIDTH}} ", "dim"), *curve, *value))
     return lines
 
 
@@ -212,9 +210,9 @@ def label_line(height: int) -> int:
     return (height - 1) // 2
 
 
-def band_width(width: int, *, newest: bool = True, label: int = LABEL_WIDTH) -> int:
+def band_width(width: int, *, newest: bool = True) -> int:
     """Return the characters of a band's curve, each of one bin."""
-    return max(2, width - label - 1 - (1 + NOW_WIDTH if newest else 0))
+    return max(2, width - LABEL_WIDTH - 1 - (1 + NOW_WIDTH if newest else 0))
 
 
 def sparkline(levels: Floats, height: int = 1, ramp: str = "") -> list[Spans]:

@@ -155,14 +155,14 @@ class FleetScreen(ViewerScreen):
         plan = plan_minutes(picture.nodes, chosen, picture.metric, room, events)
         every_s = max(PLOTS_EVERY_S, trends.span_s / PLOT_REDRAWS)
         drawn_for = now // every_s, trends.span_s, trends.last, picture.metric
-        shown = plan and [(node.name, len(node.facts)) for node in (*plan.mean_nodes, *plan.gpu_nodes)]
-        lines = plan and (plan.means, plan.gpus, plan.fleet, len(plan.nodes))
+        shown = plan and [(node.name, len(node.facts)) for node in plan.gpu_nodes]
+        lines = plan and (plan.gpus, plan.fleet, len(plan.nodes))
         plots_key = *drawn_for, shown, lines, self.size.width
         if plots_key != self._plots_key:
             self._plots_key, self._plots = plots_key, []
             if plan is not None:
                 metrics = metrics_beside(picture.metric, self.size.width)
-                plot = BandPlot(trends, metrics, now, self.size.width, newest=False, label=plan.label)
+                plot = BandPlot(trends, metrics, now, self.size.width, newest=False)
                 self._plots = minutes(plan, plot)
         self.query_one("#minutes", Canvas).show(self._plots)
         return len(self._plots)
