@@ -134,7 +134,7 @@ SHOTS = (
 QUERYING: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "sql": (record_training, ("Q", "ctrl+o", "enter", "tab")),
     "session": (record_training, ("S", "down", "enter")),
-    "comparison": (record_runs, ("S", "p", "p", "c")),
+    "comparison": (record_runs, ("S", "down", "c", "enter")),
 }
 """Screens that query a recording: how it is made, and the keys that lead to the screen."""
 

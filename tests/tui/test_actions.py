@@ -52,7 +52,7 @@ WAYS = {
     "events": ("e",),
     "sql": ("Q", "tab"),
     "session": ("S", "enter"),
-    "comparison": ("S", "p", "p", "c"),
+    "comparison": ("S", "c", "enter"),
 }
 SOME_PROFILE = Profile(1, 1, "r.nsys-rep", "nsys", "gpu01", 0, datetime.min, datetime.max)  # noqa: DTZ901
 REACHABLE = [(screen, mode) for screen in SCREENS for mode in MODES if mode != QUERY or screen == SQL]

@@ -318,7 +318,7 @@ async def test_key_without_effect_says_why() -> None:
         for keys, reason in (
             (("comma",), ", works only while looking back; space looks back"),
             (("N",), "N works only while looking back"),
-            (("p",), "p works only on: sessions"),
+            (("r",), "r works only on: sessions"),
             (("e", "m"), "m works only on: fleet, node"),
             (("n",), "n works only on: fleet, sessions"),
         ):

@@ -147,21 +147,9 @@ async def test_session_without_recording_has_no_summary() -> None:
         assert "nothing is recorded, so there is no summary" in screen_text(app)
 
 
-async def test_picked_sessions_are_compared(app: GswarmApp) -> None:
+async def test_session_of_the_list_is_compared_with_another(app: GswarmApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("S", "c")
-        await pilot.pause()
-        assert [n.message for n in app._notifications] == [
-            "pick two or more sessions with p, then compare them"
-        ]
-        await pilot.press("p")
-        await pilot.pause()
-        assert "✓ full_training" in screen_text(app)
-        assert "warm_up" in line_with(app, "▸")
-        await pilot.press("f", "S", "down")
-        await pilot.pause()
-        assert "✓ full_training" in screen_text(app)  # also after the screen was left
-        await pilot.press("c")
+        await pilot.press("S", "down", "c", "enter")
         await computed(app, pilot)
         assert "warm_up vs full_training" in screen_text(app)
         assert "1.00 ×" in line_with(app, "speed-up")

@@ -235,8 +235,8 @@ class ViewerOptions(TypedDict, total=False):
 
 class ViewerApp(TerminalApp):
     """The app as its screens use it. Screens only read the ``fleet``; times are Unix seconds.
-    ``player`` is None while the live fleet is shown. ``picked_sessions`` are the ids of those to compare. A
-    ``read_only`` app has no actions that change the recording.
+    ``player`` is None while the live fleet is shown. A ``read_only`` app has no actions that change the
+    recording.
     """
 
     def __init__(self, mode: str, **options: Unpack[ViewerOptions]) -> None:
@@ -246,7 +246,6 @@ class ViewerApp(TerminalApp):
         self.timezone = options.get("timezone")
         self.open_queries = options.get("open_queries")
         self.player: Player | None = None
-        self.picked_sessions: set[str] = set()
 
     @property
     @abstractmethod

@@ -16,6 +16,7 @@ from gswarm_tui.insight.notes import what
 from gswarm_tui.tui.actions import COMPARISON, SESSION
 from gswarm_tui.tui.drawing.spans import Span, Spans, labelled, wrapped
 from gswarm_tui.tui.drawing.text import clean
+from gswarm_tui.tui.screens.base import ViewerApp
 from gswarm_tui.tui.screens.computed import ComputedScreen, show_table
 from gswarm_tui.tui.screens.dialogs import Choice, PickDialog, ask
 from gswarm_tui.tui.screens.events import EVENT_TABLE, event_row
@@ -131,19 +132,23 @@ class SessionScreen(ComputedScreen[SessionDetails]):
 
     def action_compare(self) -> None:
         """Ask for another session and compare both."""
-        sessions = self.fleet.sessions.sessions
-        others = [one for number, one in sessions.items() if number != self._session.session_id]
-        if not others:
-            self.viewer.show_notice("no other session to compare with")
-            return
-        begun = [self.viewer.local(session.started_at) for session in others]
-        choices = [Choice(s, f"{at:%d %b %H:%M:%S}  {s.name}") for s, at in zip(others, begun, strict=True)]
-        dialog = PickDialog(f"compare {self.session.name} with which session?", choices)
-        ask(self.app, dialog, lambda other: self.viewer.show(ComparisonScreen([self.session, other])))
+        compare_with_another(self.viewer, self.session)
+
+
+def compare_with_another(viewer: ViewerApp, session: Session) -> None:
+    """Ask for another session, and show both side by side."""
+    others = [one for one in viewer.fleet.sessions.sessions.values() if one is not session]
+    if not others:
+        viewer.show_notice("no other session to compare with")
+        return
+    begun = [viewer.local(one.started_at) for one in others]
+    choices = [Choice(s, f"{at:%d %b %H:%M:%S}  {s.name}") for s, at in zip(others, begun, strict=True)]
+    dialog = PickDialog(f"compare {session.name} with which session?", choices)
+    ask(viewer, dialog, lambda other: viewer.show(ComparisonScreen([session, other])))
 
 
 class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
-    """The picked sessions side by side; the first is the reference."""
+    """Sessions side by side; the first is the reference."""
 
     SCREEN = COMPARISON
 

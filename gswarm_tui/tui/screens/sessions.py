@@ -128,9 +128,6 @@ class SessionsScreen(ViewerScreen):
             table.empty = "no sessions: nothing is recorded; start gswarm-tui without --no-record"
         zone = self.viewer.timezone
         rows = [session_row(one, self.fleet, now, zone) for one in self._shown]
-        for at, session in enumerate(self._shown):
-            if session.session_id in self.viewer.picked_sessions:
-                rows[at] = (Span("✓", "accent"), *rows[at][1:])
         rows += [profile_row(one, now, zone) for one in self._profiles]
         table.show_columns(session_columns(rows, self.size.width), rows)
         self._keys = [
@@ -170,26 +167,12 @@ class SessionsScreen(ViewerScreen):
 
             self.viewer.show(SessionScreen(session))
 
-    def action_pick(self) -> None:
-        """Pick the session under the cursor for a comparison, or unpick it."""
-        session = self.chosen_session()
-        if session is not None:
-            self.viewer.picked_sessions ^= {session.session_id}
-            self.query_one(TableView).move("down")
-            self.update_view()
-
     def action_compare(self) -> None:
-        """Compare the picked sessions; a single one with the session under the cursor."""
-        chosen = self.chosen_session()
-        picked = [s for s in self._shown if s.session_id in self.viewer.picked_sessions]
-        if len(picked) == 1 and chosen is not None and chosen not in picked:
-            picked.append(chosen)
-        if len(picked) > 1:
-            from gswarm_tui.tui.screens.session import ComparisonScreen
+        """Ask for another session and compare both."""
+        from gswarm_tui.tui.screens.session import compare_with_another
 
-            self.viewer.show(ComparisonScreen(sorted(picked, key=lambda s: s.started_at)))
-        else:
-            self.viewer.show_notice("pick two or more sessions with p, then compare them")
+        if (session := self.chosen_session()) is not None:
+            compare_with_another(self.viewer, session)
 
     def action_rename(self) -> None:
         """Ask for a new name."""
