@@ -262,7 +262,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.control": 2_275,
     "gswarm_tui.doctor": 400,
     "gswarm_tui.exchange": 725,
-    "gswarm_tui.fleet": 3_475,
+    "gswarm_tui.fleet": 3_400,
     "gswarm_tui.insight": 4_300,
     "gswarm_tui.launch": 1_750,
     "gswarm_tui.link": 1_425,
@@ -278,7 +278,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.slurm": 500,
     "gswarm_tui.store": 7_225,
     "gswarm_tui.trials": 950,
-    "gswarm_tui.tui": 9_100,
+    "gswarm_tui.tui": 8_600,
 }
 
 
