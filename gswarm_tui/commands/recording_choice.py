@@ -11,12 +11,13 @@ from pathlib import Path
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError, print_notice, quote
-from gswarm_tui.common.paths import working_folder
+from gswarm_tui.common.paths import is_dataset, working_folder
 from gswarm_tui.common.quantities import first_of
 from gswarm_tui.control import registry
 from gswarm_tui.control.client import running_heads
 from gswarm_tui.control.recorder_source import RecorderSource
 from gswarm_tui.options.arguments import CommandParser, parse
+from gswarm_tui.runs.line import RUN_PREFIX
 from gswarm_tui.store.errors import QUERYABLE, FileInUseError
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.results import QuerySource
@@ -66,6 +67,10 @@ def open_source(db: Path | None, environ: Mapping[str, str], *, for_people: bool
     Raises UserError, StoreError.
     """
     path = find_recording_file(db, environ)
+    if path.name.startswith(RUN_PREFIX) and path.is_dir():
+        from gswarm_tui.store.transfer.dataset_source import DatasetSource  # with numpy
+
+        return DatasetSource(path)
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         for head in running_heads(environ):
@@ -125,6 +130,8 @@ def parse_words(words: Sequence[str], db: Path | None) -> SessionReference:
     if words and not word.strip():
         raise UserError("the name of the session is empty; give a name, or leave it out.")
     head, found, tail = word.rpartition(SUFFIX)
+    if not found and db is None and (word.endswith(".parquet") or is_dataset(Path(word))):
+        return SessionReference(Path(word).expanduser(), "")
     if not found or (tail and tail[0] not in ": "):
         return SessionReference(db, word)
     if tail == ":":

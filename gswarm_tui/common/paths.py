@@ -30,18 +30,29 @@ def recordings_beside(path: Path) -> str:
 
 
 def is_pattern(path: Path) -> bool:
-    """Return whether a path is a pattern, as in ``runs/*.duckdb``, and not the name of a file."""
-    return bool(re.search(r"[*?[]", str(path))) and not path.exists()
+    """Return whether a path is a pattern, as in ``runs/*.duckdb``, or an exported dataset; not a file."""
+    # Unlike Path.exists, this takes names that are too long.
+    return (bool(re.search(r"[*?[]", str(path))) and not os.path.exists(path)) or is_dataset(path)  # noqa: PTH110
+
+
+def is_dataset(path: Path) -> bool:
+    """Return whether a folder looks like a dataset that gswarm-tui exported."""
+    return os.path.isdir(path / "recordings")  # noqa: PTH112 (it takes names that are too long)
 
 
 def matching(path: Path) -> list[Path]:
-    """Return the files that match a pattern, else the path itself. Raises UserError if none matches."""
+    """Return the files and the runs of datasets that match a pattern, else the path itself.
+
+    Raises UserError if none matches.
+    """
     if not is_pattern(path):
         return [path]
-    found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (the pattern may be absolute)
-    if not found:
+    # Path.glob takes no absolute patterns.
+    found = [path] if is_dataset(path) else map(Path, sorted(glob.glob(str(path), recursive=True)))  # noqa: PTH207
+    runs = [run for one in found for run in sorted(one.glob("recordings/run=*")) or [one]]
+    if not runs:
         raise UserError(f"no file matches {quote(str(path))}; name others.")
-    return [Path(one) for one in found]
+    return runs
 
 
 def working_folder() -> Path:

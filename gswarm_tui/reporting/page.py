@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from gswarm_agent.frame import gpu_label
 from gswarm_agent.metrics import COUNTER_RIGHTS
+from gswarm_tui.analysis.comparison import ComparedRun, lines_table
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary_text import (
     TextTable,
@@ -22,6 +23,7 @@ from gswarm_tui.analysis.summary_text import (
     part_of,
     process_table,
     share,
+    summary_lines,
     throttled_s,
 )
 from gswarm_tui.common.errors import printable
@@ -64,23 +66,13 @@ class Report:
 
     def html(self) -> str:
         """Return the whole page."""
-        environment = Environment(
-            autoescape=True,
-            finalize=_finalized,
-            loader=PackageLoader("gswarm_tui.reporting", ""),
-            trim_blocks=True,
-            undefined=StrictUndefined,
-        )
         facts, summary = self.facts, self.facts.summary
-        css = (resources.files("gswarm_tui.reporting") / "style.css").read_text(encoding="utf-8")
-        return environment.get_template(
-            "page.html"
-        ).render(
+        return rendered(
+            "page.html",
             report=self,
             period=self.period,
             data=facts,
             most=MOST,
-            css=Markup(css),  # noqa: S704 - a file of this package
             zone=zone_name(self.period.started_at, self.zone),
             hosts=hosts.fold(dict.fromkeys(str(row["node"]) for row in facts.nodes)),
             alone=self._profiles_alone,
@@ -214,6 +206,26 @@ class Report:
                 if what not in COUNTER_RIGHTS  # these aren't metrics
             ),
         )
+
+
+def runs_page(runs: Sequence[ComparedRun], made_at: datetime, zone: tzinfo | None) -> str:
+    """Return a page on several runs: a line each and one for all, then the figures and nodes of each."""
+    figures = [(run, summary_lines(run.summary), figures_table(run.summary.nodes)) for run in runs]
+    made = f"{moment(made_at, zone)} {zone_name(made_at, zone)}"
+    return rendered("runs.html", lines=lines_table(runs, zone, with_total=True), runs=figures, made_at=made)
+
+
+def rendered(template: str, **values: object) -> str:
+    """Return a page from a template of this package."""
+    environment = Environment(
+        autoescape=True,
+        finalize=_finalized,
+        loader=PackageLoader("gswarm_tui.reporting", ""),
+        trim_blocks=True,
+        undefined=StrictUndefined,
+    )
+    css = (resources.files("gswarm_tui.reporting") / "style.css").read_text(encoding="utf-8")
+    return environment.get_template(template).render(css=Markup(css), **values)  # noqa: S704 - a file of this package
 
 
 def _finalized(value: object) -> object:

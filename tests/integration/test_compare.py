@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from gswarm_tui.analysis.comparison import (
@@ -155,6 +157,38 @@ def test_runs_of_several_files_are_summarised_with_a_line_for_all(
     assert main(["summary", "one.duckdb", "two.duckdb", "--format", "csv"]) == 0
     data = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert [(row["run"], row["energy_j"]) for row in data] == [("one", "20000.0"), ("two", "25000.0")]
+
+
+def test_report_of_several_files_is_one_page(two_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy("one.duckdb", "<b>.duckdb")
+    assert main(["report", "*.duckdb"]) == 0
+    assert capsys.readouterr().out == "runs.html\n"
+    page = Path("runs.html").read_text()
+    assert "<h1>3 runs</h1>" in page
+    assert [page.count(text) for text in ("<td>all 3</td>", "<h2>two</h2>", "<dt>utilisation</dt>")] == [
+        1,
+        1,
+        3,
+    ]
+    assert "<h2>&lt;b&gt;</h2>" in page
+    assert "<b>" not in page
+
+
+def test_runs_of_a_dataset_have_the_figures_of_their_files(
+    two_files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two"):
+        with duckdb.connect(f"{name}.duckdb") as connection:
+            connection.execute("UPDATE recordings SET uid = ?", [name])
+    assert main(["export", "--append", "both.parquet", "*.duckdb"]) == 0
+    capsys.readouterr()
+    assert main(["compare", "*.duckdb", "both.parquet", "--format", "csv"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    figures = [{key: row[key] for key in row if key not in ("run", "file")} for row in rows]
+    assert sorted(figures[2:], key=lambda row: row["gpus"]) == figures[:2]
+    assert main(["sql", "FROM samples", "--db", "both.parquet"]) == 2
+    assert "both.parquet is a Parquet dataset, which DuckDB reads itself" in capsys.readouterr().err
+    assert main(["summary", "x" * 300]) == 2
 
 
 def test_means_of_all_runs_go_by_measured_time() -> None:

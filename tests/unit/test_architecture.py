@@ -271,7 +271,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.plotting": 1_200,
     "gswarm_tui.printing": 625,
     "gswarm_tui.profiling": 2_125,
-    "gswarm_tui.reporting": 425,
+    "gswarm_tui.reporting": 450,
     "gswarm_tui.run": 2_700,
     "gswarm_tui.runs": 775,
     "gswarm_tui.server": 2_275,
