@@ -106,11 +106,13 @@ def comparison_table(runs: Sequence[ComparedRun], zone: tzinfo | None = None) ->
 def lines_table(
     runs: Sequence[ComparedRun], zone: tzinfo | None = None, *, with_total: bool = False
 ) -> TextTable:
-    """Return the table with a line for each run, named by its session and file.
+    """Return the table with a line for each run, named by its session and file; marks stand before the rest.
 
     ``with_total`` adds a line for all of them, and leaves out what compares runs with the first one.
     """
     rows = [row for row in comparison_table(runs, zone).rows if not (with_total and row[0] in _RELATIVE)]
+    later = [label for label, _ in _TEXT_ROWS if label not in _LINE_FIRST]
+    rows.sort(key=lambda row: _LINE_FIRST.index(row[0]) if row[0] in _LINE_FIRST else 99 + (row[0] in later))
     names, *cells = zip(*rows, strict=True)
     lines = [(run.summary.period.name, *line) for run, line in zip(runs, cells, strict=True)]
     if with_total:
@@ -191,6 +193,8 @@ def efficiency(first: ComparedRun, run: ComparedRun) -> float | None:
     return part_of(first.gpu_s, run.gpu_s) if comparable(first, run) else None
 
 
+_LINE_FIRST = ("file", "started", "nodes", "GPUs", "duration", "speed-up", "utilisation", "energy")
+"""Figures at the start of a line; a narrow terminal hides others."""
 _RELATIVE = ("speed-up", "efficiency", "energy ratio")
 _TEXT_ROWS: tuple[tuple[str, Callable[[ComparedRun, ComparedRun], str]], ...] = (
     ("nodes", lambda run, _: str(len(run.summary.covered))),

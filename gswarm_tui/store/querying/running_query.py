@@ -38,7 +38,7 @@ _WRITE_FILE = "`gswarm-tui sql … -o FILE` writes a result to a file, `gswarm-t
 _OTHER_WAYS = {
     duckdb.StatementType.COPY: f"queries can't write files; {_WRITE_FILE}",
     duckdb.StatementType.EXPORT: f"queries can't write files; {_WRITE_FILE}",
-    duckdb.StatementType.ATTACH: "a query reads one recording; name another one with --db",
+    duckdb.StatementType.ATTACH: "a query attaches no files; name recordings with --db, which takes several",
 }
 _JOIN_ELSEWHERE = f"{_WRITE_FILE}, which DuckDB can join with others"
 _ALLOWED = "only SELECT, FROM, WITH, VALUES, PIVOT, DESCRIBE, SUMMARIZE and SHOW can be used here"
