@@ -19,7 +19,7 @@ import pytest
 from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.store.querying.file_source import FileSource
-from gswarm_tui.store.querying.many_files import ManyFiles
+from gswarm_tui.store.querying.many_files import MOST_FILES, ManyFiles
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.schema import TABLES
 from gswarm_tui.store.sql.views import VIEW_NAMES
@@ -192,7 +192,7 @@ def test_many_recordings_are_queried_as_one(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("more").mkdir()
-    for name in ("more/run.duckdb", "more/two.duckdb"):
+    for name in ("more/run.duckdb", "more/two's.duckdb"):
         shutil.copy(path, name)
     Path("more/torn.duckdb").write_bytes(b"torn")
 
@@ -206,11 +206,33 @@ def test_many_recordings_are_queried_as_one(
     assert answer(by_run, "run.duckdb", "more/*.duckdb") == [
         {"run": "run.duckdb", "n": 6, "gpu": 1},
         {"run": "more/run.duckdb", "n": 6, "gpu": 3},
-        {"run": "two", "n": 6, "gpu": 5},
+        {"run": "two's", "n": 6, "gpu": 5},
     ]
-    assert answer(by_run, "more/two*.duckdb") == [{"run": "two", "n": 6, "gpu": 1}]
+    assert answer(by_run, "more/two*.duckdb") == [{"run": "two's", "n": 6, "gpu": 1}]
     assert main(["sql", COUNT, "--db", "run.duckdb", "--db", "more/torn.duckdb"]) == 1
     assert "more/torn.duckdb is not a DuckDB file" in capsys.readouterr().err
+
+
+def test_recordings_in_use_and_too_many_are_named(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(path, "busy.duckdb")
+    script = "import duckdb; held = duckdb.connect('busy.duckdb'); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        assert main(["sql", "FROM sessions SELECT run", "--db", "*.duckdb", "--format", "csv"]) == 0
+        printed = capsys.readouterr()
+        writer.communicate("\n")
+    assert printed.out == "run\nrun\n"
+    assert "skipped: busy.duckdb is still recorded or in use, so query it alone.\n" in printed.err
+    for number in range(MOST_FILES):
+        Path(f"{number}.duckdb").touch()
+    assert main(["sql", COUNT, "--db", "*.duckdb"]) == 2
+    assert "252 recordings match, but sql reads at most 250 at once" in capsys.readouterr().err
 
 
 def test_each_table_and_view_of_many_recordings_has_the_rows_of_each(tmp_path: Path) -> None:
