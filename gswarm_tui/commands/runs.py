@@ -31,7 +31,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
     parser = CommandParser(
         "runs",
-        "[FOLDER ...] [FILTER ...] [--since 30d|DATE] [--sort COLUMN] [options]",
+        "[FOLDER ...] [FILTER ...] [--since TIME] [options]",
         "List all recordings below folders, finished or running, newest first. Without a folder: those below "
         "this one, and all others that were recorded or listed before.",
         database=False,

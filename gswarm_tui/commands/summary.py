@@ -40,7 +40,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
     parser = CommandParser(
         "summary",
-        "[SESSION | FILE ...] [--by all|node|gpu|process] [--db PATH]",
+        "[SESSION | FILE ...] [--by GROUPING] [options]",
         "Summarise a session, or the sessions of several files: utilisation, idle phases, energy, memory, "
         "throttling, coverage.",
     )
