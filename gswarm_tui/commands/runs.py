@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.common.errors import UserError, print_notice, quote
-from gswarm_tui.common.paths import working_folder
 from gswarm_tui.common.quantities import plural
-from gswarm_tui.control import registry
-from gswarm_tui.control.client import running_heads
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing import formats
 from gswarm_tui.printing.progress import Progress
+from gswarm_tui.run.all_runs import collect
 from gswarm_tui.runs import choosing, listing
-from gswarm_tui.runs.finding_runs import find_runs, search
-from gswarm_tui.runs.line import RUN_PREFIX, RunLine
-from gswarm_tui.store.errors import FileInUseError
-from gswarm_tui.store.querying.results import QuerySource
+from gswarm_tui.runs.line import RunLine
 
 _SKIPPED_NAMED = 5
 _MOST_LISTED = 1_000_000
@@ -63,7 +59,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         print_notice(
             f"no recording in {where}" if not found else f"none of {plural(len(found), 'run')} matches"
         )
-    table = listing.run_table(chosen)
+    table = listing.run_table(chosen, time.time())
     with formats.text_out(form.out) as out:
         if form.format == "markdown":
             formats.write_markdown_table(table.names, table.rows, out, right=table.right)
@@ -82,56 +78,10 @@ def load_runs(places: Sequence[Path], environ: Mapping[str, str]) -> list[RunLin
             raise UserError(
                 f"there is no folder {quote(str(place))}; name another one, or a filter: {choosing.FILTERS}."
             )
-    skipped: list[str] = []
-
-    def skip(path: Path, why: str) -> None:
-        reason = why.removeprefix(str(path)).strip()
-        # What to do instead, such as --db, is for commands that read one file.
-        skipped.append(f"{path}: {reason.partition('; ')[0]}")
-
-    heads = {head.path.absolute(): head for head in running_heads(environ) if head.path is not None}
     with Progress("reading recordings") as progress:
-        paths = list(search(places or [working_folder()], skip))
-        if not places:
-            paths += heads
-        found = find_runs(
-            paths,
-            opener(environ),
-            skip,
-            running=heads.keys(),
-            known_too=not places,
-            report=progress.report,
-        )
+        found, skipped = collect(places, environ, progress.report)
     for text in skipped[:_SKIPPED_NAMED]:
         print_notice(f"skipped {text}")
     if more := len(skipped[_SKIPPED_NAMED:]):
         print_notice(f"skipped {plural(more, 'more file')}")
     return found
-
-
-def opener(environ: Mapping[str, str]) -> Callable[[Path], QuerySource]:
-    """Return a function that opens a recording, through its recorder while it is written, or a dataset's run.
-
-    It raises StoreError.
-    """
-    heads = [head for head in running_heads(environ) if head.path is not None]
-
-    def opened(path: Path) -> QuerySource:
-        from gswarm_tui.control.recorder_source import RecorderSource
-        from gswarm_tui.runs.reading import TABLES
-        from gswarm_tui.store.querying.file_source import FileSource
-        from gswarm_tui.store.transfer.dataset_source import DatasetSource
-
-        if path.name.startswith(RUN_PREFIX):
-            return DatasetSource(path, TABLES)
-        for head in heads:
-            if head.records(path):
-                if head.hangs:
-                    raise FileInUseError(head.describe_hang())
-                return RecorderSource.of_head(head, path)
-        try:
-            return FileSource(path, for_people=False, tables=TABLES)
-        except FileInUseError as error:
-            raise FileInUseError(registry.describe_remote_writer(path) or str(error)) from None
-
-    return opened

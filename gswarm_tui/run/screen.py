@@ -205,6 +205,7 @@ def _app(
 ) -> GswarmApp:
     from gswarm_tui.common.query_history import QueryHistory, history_path
     from gswarm_tui.control.recorder_source import RecorderSource
+    from gswarm_tui.run.all_runs import collect
     from gswarm_tui.tui.app import GswarmApp
 
     def queries() -> RecordingQueries:
@@ -221,6 +222,7 @@ def _app(
         title=name,
         theme=build.choose_theme(settings, os.environ),
         metric=settings.metric,
+        runs=partial(collect, (), os.environ),
         past=(lambda: build.build_player(client, RecorderSource.of_recorder(client), client.recording_id))
         if recorded
         else None,

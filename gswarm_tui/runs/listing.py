@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import time
+import shlex
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
+from pathlib import Path
 from typing import Any
 
 from gswarm_tui.analysis.summary_text import TextTable, share
-from gswarm_tui.common.quantities import DASH, duration, energy, percent
-from gswarm_tui.runs.line import FINISHED, RUNNING, RunLine
+from gswarm_tui.common.quantities import DASH, duration, energy, first_of, gpu_time, percent
+from gswarm_tui.runs.line import FINISHED, RUN_PREFIX, RUNNING, RunLine
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.querying.results import Result
 
 _HALF_A_YEAR_S = 182 * 86_400
+_FINDINGS_NAMED = 4
 NAMES = ("started", "name", "job", "GPUs", "time", "energy", "util", "finding")
 """Columns that fit 80 cells; more follow where there is room."""
 _MORE = ("coverage", "nodes", "sessions", "user", "file")
 
 
-def run_table(lines: Sequence[RunLine]) -> TextTable:
-    """Return a row for each run, with local times."""
+def run_table(lines: Sequence[RunLine], now: float | None = None, zone: tzinfo | None = None) -> TextTable:
+    """Return a row for each run, with times in a zone (None: local), in fewer cells as of ``now``."""
     rows = [
         (
-            _started(line.started_at),
+            _started(line.started_at, now, zone),
             line.name,
             line.job or DASH,
             str(line.gpus),
@@ -42,10 +44,12 @@ def run_table(lines: Sequence[RunLine]) -> TextTable:
     return TextTable((*NAMES, *_MORE), rows, frozenset({0, 3, 4, 5, 6, 8}))
 
 
-def _started(at: float) -> str:
-    """Format a local time; without the time of day if it is more than half a year ago, as ``ls`` does."""
-    recent = abs(time.time() - at) < _HALF_A_YEAR_S
-    return f"{datetime.fromtimestamp(at, UTC).astimezone():{'%m-%d %H:%M' if recent else '%Y-%m-%d'}}"
+def _started(at: float, now: float | None, zone: tzinfo | None) -> str:
+    """Format a start; as of ``now`` without the year or, after half a year, without the time of day."""
+    form = "%Y-%m-%d %H:%M"
+    if now is not None:
+        form = "%m-%d %H:%M" if abs(now - at) < _HALF_A_YEAR_S else "%Y-%m-%d"
+    return f"{datetime.fromtimestamp(at, UTC).astimezone(zone):{form}}"
 
 
 def finding_text(line: RunLine) -> str:
@@ -54,6 +58,35 @@ def finding_text(line: RunLine) -> str:
         return ""
     first, more = line.findings[0], len(line.findings) - 1
     return f"{first.kind} {first.subject}".rstrip() + (f" +{more}" if more else "")
+
+
+def opening_command(line: RunLine) -> str:
+    """Return the command that shows a run: attach while it is recorded, import for an export, else replay."""
+    path = Path(line.path)
+    if path.name.startswith(RUN_PREFIX):
+        return f"gswarm-tui import {shlex.quote(str(path.parents[1]))}"
+    db = f"--db={shlex.quote(line.path)}"
+    if line.state == RUNNING:
+        return f"gswarm-tui attach {db}"
+    return f"gswarm-tui replay {db} {shlex.quote(number_of(line))}"
+
+
+def run_facts(line: RunLine) -> list[tuple[str, str]]:
+    """Return labelled lines on a run: where it ran, its findings with their cost, and how to open it."""
+    costs = (f" ({gpu_time(3600 * one.gpu_hours)})" if one.gpu_hours else "" for one in line.findings)
+    found = [
+        f"{one.kind} {one.subject}".rstrip() + cost for one, cost in zip(line.findings, costs, strict=True)
+    ]
+    return [
+        ("nodes", " · ".join((hosts.fold(line.nodes), *line.gpu_models))),
+        ("findings", first_of(found, _FINDINGS_NAMED) or "none"),
+        ("open with", opening_command(line)),
+    ]
+
+
+def number_of(line: RunLine) -> str:
+    """Return the name of a whole recording in its file, as commands take it."""
+    return f"recording {line.recording_id}"
 
 
 _COLUMNS: dict[str, tuple[str, Callable[[RunLine], Any]]] = {

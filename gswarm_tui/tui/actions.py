@@ -17,11 +17,12 @@ FLEET, NODE, GPU, SESSIONS, EVENTS = "fleet", "node", "gpu", "sessions", "events
 SQL, SESSION, COMPARISON, PROFILE = "sql", "session", "comparison", "profile"
 TRACE, ASK = "trace", "ask"
 FINDINGS, FINDING = "findings", "finding"
+RUNS = "runs"
 SCREENS = (
     *(FLEET, NODE, GPU, FINDINGS, FINDING, SESSIONS, EVENTS),
-    *(SQL, SESSION, COMPARISON, PROFILE, TRACE, ASK),
+    *(SQL, SESSION, COMPARISON, PROFILE, TRACE, ASK, RUNS),
 )
-_WITH_WIDE_TABLE = (EVENTS, SQL, SESSIONS, SESSION, COMPARISON, PROFILE)
+_WITH_WIDE_TABLE = (EVENTS, SQL, SESSIONS, SESSION, COMPARISON, PROFILE, RUNS)
 _ABOVE_FLEET = tuple(screen for screen in SCREENS if screen not in (FLEET, SQL))
 _OTHERS = tuple(screen for screen in SCREENS if screen not in (FINDINGS, FINDING, SQL))
 ENTER = "⏎"
@@ -142,6 +143,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("open", ("enter",), "Go to event's time", MOVING, (EVENTS,), 8, "go there"),
     Action("open", ("enter",), "Open session or profile", MOVING, (SESSIONS,), 8, "open"),
     Action("open", ("enter",), "Go to session start or event", MOVING, (SESSION,), 8, "go there"),
+    Action("open", ("enter",), "Play run, or show the command for it", MOVING, (RUNS,), 8, "open"),
     Action("open", ("enter",), "Ask step by step, or open the answer", MOVING, (ASK,), 8, "ask or open"),
     Action("back", ("escape", "q"), "Go back", MOVING, _ABOVE_FLEET, 5, "back"),
     Action("back", ("escape",), "Cancel query, else go back", MOVING, (SQL,), 5, "back", modes=_OF_A_FLEET),
@@ -153,6 +155,7 @@ ACTIONS: tuple[Action, ...] = (
            words="list runs intervals summary plot report export"),
     Action("events", ("e",), "Show events", MOVING, (), 62, "events", modes=_OF_A_FLEET, words="log errors"),
     Action("sql", ("Q",), "Query recording with SQL", MOVING, (), 63, "SQL", modes=_OF_A_FLEET),
+    Action("runs", ("R",), "Show all your runs", MOVING, modes=_OF_A_FLEET, words="list recordings former"),
     # View
     Action("step_metric(-1)", ("left_square_bracket",), "Show previous metric", VIEWING, (FLEET,)),
     Action("step_metric(1)", ("right_square_bracket",), "Show next metric", VIEWING, (FLEET,), 40,

@@ -138,6 +138,12 @@ class Viewer(ViewerApp):
         """Show the sessions."""
         self.show(SessionsScreen())
 
+    def action_runs(self) -> None:
+        """Show all runs of this user."""
+        from gswarm_tui.tui.screens.runs import RunsScreen
+
+        self.show(RunsScreen(self._options.get("runs")))
+
     def action_events(self) -> None:
         """Show the events."""
         self.show(EventsScreen())

@@ -48,6 +48,7 @@ WAYS = {
     "node": ("enter",),
     "gpu": ("enter", "enter"),
     "findings": ("exclamation_mark",),
+    "runs": ("R",),
     "sessions": ("S",),
     "events": ("e",),
     "sql": ("Q", "tab"),

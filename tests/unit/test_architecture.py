@@ -186,6 +186,7 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.link.hub",
         "gswarm_tui.playback",
         "gswarm_tui.printing.cells",
+        "gswarm_tui.runs",
         "gswarm_tui.store.sql.recipes",
     },
     "gswarm_tui.run": {
@@ -272,8 +273,8 @@ LINES: dict[str, int] = {
     "gswarm_tui.printing": 625,
     "gswarm_tui.profiling": 2_125,
     "gswarm_tui.reporting": 450,
-    "gswarm_tui.run": 2_700,
-    "gswarm_tui.runs": 775,
+    "gswarm_tui.run": 2_775,
+    "gswarm_tui.runs": 800,
     "gswarm_tui.server": 2_275,
     "gswarm_tui.slurm": 500,
     "gswarm_tui.store": 7_225,

@@ -26,6 +26,7 @@ from gswarm_tui.tui.widgets.timeline import Timeline
 
 if TYPE_CHECKING:
     from gswarm_tui.analysis.queries import RecordingQueries
+    from gswarm_tui.runs.line import RunLine
 
 NOTICE_S, UNTIL_READ_S = 4.0, 10.0
 
@@ -222,6 +223,7 @@ class ViewerOptions(TypedDict, total=False):
         title: Name of the job.
         notice: Sentence shown at the start.
         metric: First metric shown.
+        runs: Returns all runs of this user, and what couldn't be read; takes a while.
     """
 
     theme: str
@@ -231,6 +233,7 @@ class ViewerOptions(TypedDict, total=False):
     title: str
     notice: str
     metric: str
+    runs: Callable[[], tuple[list[RunLine], list[str]]]
 
 
 class ViewerApp(TerminalApp):
@@ -304,6 +307,10 @@ class ViewerApp(TerminalApp):
 
     def dismiss_finding(self, finding_id: str, *, dismissed: bool) -> None:
         """Dismiss a finding in this recording, or undo that."""
+
+    def play_run(self, run: RunLine) -> bool:
+        """Play another recording in this app; return whether it can."""
+        return False
 
     def show_asking(self) -> None:
         """Show how the job is asked which rank is behind; nothing is asked yet."""

@@ -24,6 +24,7 @@ from gswarm_tui.tui.actions import (
     PAST,
     PROFILE,
     REPLAY,
+    RUNS,
     SESSION,
     SESSIONS,
     SQL,
@@ -119,6 +120,12 @@ WORDS: dict[str, Entries] = {
         ("balance", "mean of the GPUs' utilisations divided by the highest of them"),
         *_FIGURES,
     ),
+    RUNS: (
+        ("name", "session that makes up most of the run, else its job, else its file"),
+        ("so far", "it is still recorded"),
+        ("no end", "its recorder was killed"),
+        ("+2", "number of other findings"),
+    ),
     SQL: (("rows in 0.1 s", "number of rows, and time that the query took"),),
 }
 
@@ -126,7 +133,7 @@ _WITH_NODES = (FLEET, NODE, GPU)
 _WITH_PLOTS = (*_WITH_NODES, FINDING)
 _WITH_EVENTS = (FLEET, EVENTS, SESSION)
 _WITH_FINDINGS = (FLEET, FINDINGS, FINDING)
-_WITH_TABLES = (NODE, GPU, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE, TRACE, SQL)
+_WITH_TABLES = (NODE, GPU, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE, TRACE, RUNS, SQL)
 _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("–", "not measured: the GPU or its driver doesn't report it; in SQL, NULL", ()),
     ("98", "faint: filtered out, stale or not in your job", (FLEET,)),
