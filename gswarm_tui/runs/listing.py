@@ -10,12 +10,14 @@ from typing import Any
 
 from gswarm_tui.analysis.summary_text import TextTable, share
 from gswarm_tui.common.quantities import DASH, duration, energy, first_of, gpu_time, percent
-from gswarm_tui.runs.line import FINISHED, RUN_PREFIX, RUNNING, RunLine
+from gswarm_tui.runs.line import NO_END, RUN_PREFIX, RUNNING, RunLine
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.querying.results import Result
 
 _HALF_A_YEAR_S = 182 * 86_400
 _FINDINGS_NAMED = 4
+_SIGNS = {RUNNING: "+", NO_END: "?"}
+"""Signs behind the time of a run that is still recorded, and of one whose recorder was killed."""
 NAMES = ("started", "name", "job", "GPUs", "time", "energy", "util", "finding")
 """Columns that fit 80 cells; more follow where there is room."""
 _MORE = ("coverage", "nodes", "sessions", "user", "file")
@@ -29,7 +31,7 @@ def run_table(lines: Sequence[RunLine], now: float | None = None, zone: tzinfo |
             line.name,
             line.job or DASH,
             str(line.gpus),
-            duration(line.seconds) + {FINISHED: "", RUNNING: " so far"}.get(line.state, ", no end"),
+            duration(line.seconds) + _SIGNS.get(line.state, ""),
             energy(line.energy_j),
             percent(line.util_mean_pct),
             finding_text(line),

@@ -279,7 +279,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.slurm": 500,
     "gswarm_tui.store": 7_225,
     "gswarm_tui.trials": 950,
-    "gswarm_tui.tui": 8_600,
+    "gswarm_tui.tui": 8_700,
 }
 
 

@@ -122,8 +122,8 @@ WORDS: dict[str, Entries] = {
     ),
     RUNS: (
         ("name", "session that makes up most of the run, else its job, else its file"),
-        ("so far", "it is still recorded"),
-        ("no end", "its recorder was killed"),
+        ("01:12:40+", "it is still recorded"),
+        ("01:12:40?", "its recorder was killed"),
         ("+2", "number of other findings"),
     ),
     SQL: (("rows in 0.1 s", "number of rows, and time that the query took"),),
