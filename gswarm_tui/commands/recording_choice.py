@@ -11,7 +11,7 @@ from pathlib import Path
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError, print_notice, quote
-from gswarm_tui.common.paths import is_dataset, working_folder
+from gswarm_tui.common.paths import holds_runs, working_folder
 from gswarm_tui.common.quantities import first_of
 from gswarm_tui.control import registry
 from gswarm_tui.control.client import running_heads
@@ -130,7 +130,7 @@ def parse_words(words: Sequence[str], db: Path | None) -> SessionReference:
     if words and not word.strip():
         raise UserError("the name of the session is empty; give a name, or leave it out.")
     head, found, tail = word.rpartition(SUFFIX)
-    if not found and db is None and (word.endswith(".parquet") or is_dataset(Path(word))):
+    if not found and db is None and (word.endswith(".parquet") or holds_runs(Path(word))):
         return SessionReference(Path(word).expanduser(), "")
     if not found or (tail and tail[0] not in ": "):
         return SessionReference(db, word)

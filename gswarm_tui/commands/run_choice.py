@@ -14,7 +14,7 @@ from gswarm_tui.analysis.comparison import ComparedRun, load_run
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import SessionReference, choose_session, open_source, parse_words
 from gswarm_tui.common.errors import UserError, print_notice
-from gswarm_tui.common.paths import is_dataset, is_pattern, matching
+from gswarm_tui.common.paths import holds_runs, is_pattern, matching
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.store.errors import FileInUseError, StoreError
@@ -108,7 +108,7 @@ def use_each(
 def open_together(paths: Sequence[Path]) -> QuerySource:
     """Open recordings, some by patterns, as one that has a column ``run``. Raises UserError, StoreError."""
     matched = {file: is_pattern(path) for path in paths for file in matching(path)}
-    if folder := next((path for path in paths if is_dataset(path)), None):
+    if folder := next((path for path in paths if holds_runs(path)), None):
         raise UserError(
             f"{folder} is a Parquet dataset, which DuckDB reads itself: FROM "
             f"read_parquet('{folder}/gpu_minutes/**/*.parquet', hive_partitioning = true)."

@@ -32,11 +32,11 @@ def recordings_beside(path: Path) -> str:
 def is_pattern(path: Path) -> bool:
     """Return whether a path is a pattern, as in ``runs/*.duckdb``, or an exported dataset; not a file."""
     # Unlike Path.exists, this takes names that are too long.
-    return (bool(re.search(r"[*?[]", str(path))) and not os.path.exists(path)) or is_dataset(path)  # noqa: PTH110
+    return (bool(re.search(r"[*?[]", str(path))) and not os.path.exists(path)) or holds_runs(path)  # noqa: PTH110
 
 
-def is_dataset(path: Path) -> bool:
-    """Return whether a folder looks like a dataset that gswarm-tui exported."""
+def holds_runs(path: Path) -> bool:
+    """Return whether a folder has the runs of an exported dataset."""
     return os.path.isdir(path / "recordings")  # noqa: PTH112 (it takes names that are too long)
 
 
@@ -48,7 +48,7 @@ def matching(path: Path) -> list[Path]:
     if not is_pattern(path):
         return [path]
     # Path.glob takes no absolute patterns.
-    found = [path] if is_dataset(path) else map(Path, sorted(glob.glob(str(path), recursive=True)))  # noqa: PTH207
+    found = [path] if holds_runs(path) else map(Path, sorted(glob.glob(str(path), recursive=True)))  # noqa: PTH207
     runs = [run for one in found for run in sorted(one.glob("recordings/run=*")) or [one]]
     if not runs:
         raise UserError(f"no file matches {quote(str(path))}; name others.")
