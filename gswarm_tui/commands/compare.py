@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gswarm_tui.analysis import comparison
+from gswarm_tui.commands.dask_choice import add_dask, load_by_dask
 from gswarm_tui.commands.run_choice import expand, load_runs
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options.arguments import CommandParser
@@ -24,17 +25,19 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     )
     text = "session by name or number, file (its newest session), run1.duckdb:train, or 'runs/*.duckdb'"
     parser.add_argument("runs", nargs="*", metavar="RUN", help=text)
+    add_dask(parser)
     formats.add_options(parser)
     arguments = parser.read(args)
     form = formats.parse_output_options(arguments)
-    chosen = expand(arguments.runs, arguments.db)
-    if len(chosen) < 2:
+    by_dask = load_by_dask(arguments.dask, arguments.runs, form, environ) if arguments.dask else None
+    chosen = [] if by_dask else expand(arguments.runs, arguments.db)
+    if len(by_dask or chosen) < 2:
         raise UserError(
             "compare needs two runs or more, as in gswarm-tui compare a.duckdb b.duckdb; gswarm-tui sessions "
             "lists those of a recording."
         )
 
-    runs = load_runs(chosen, environ, form.out, force=form.force)
+    runs = by_dask or load_runs(chosen, environ, form.out, force=form.force)
     first = runs[0]
     compared = {(run.file, run.summary.period.recording_id, run.summary.period.session_id) for run in runs}
     if len(compared) == 1:

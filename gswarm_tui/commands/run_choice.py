@@ -62,10 +62,10 @@ def load_runs(
         period = (periods.find_period if run.matched else choose_session)(source, run.name)
         return load_run(source, period, period.name)
 
-    return _with_distinct_labels(use_each(runs, environ, load, "summarising the runs"))
+    return with_distinct_labels(use_each(runs, environ, load, "summarising the runs"))
 
 
-def _with_distinct_labels(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
+def with_distinct_labels(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
     """Label runs distinctly: by session, by file, by both, else with a number."""
     both = [f"{Path(run.file).stem}:{run.label}" for run in runs]
     for labels in ([run.label for run in runs], [Path(run.file).stem for run in runs], both):
@@ -101,7 +101,7 @@ def use_each(
                 if not run.matched:
                     raise
                 skipped.append(error)
-    _print_skipped(skipped, len(runs))
+    print_skipped(skipped, len(runs))
     return used
 
 
@@ -133,12 +133,12 @@ def open_together(paths: Sequence[Path]) -> QuerySource:
         source = ManyFiles(runs, skip, progress.report)
     with contextlib.ExitStack() as stack:
         stack.callback(source.close)
-        _print_skipped(skipped, len(runs))
+        print_skipped(skipped, len(runs))
         stack.pop_all()
     return source
 
 
-def _print_skipped(errors: Sequence[UserError], files: int) -> None:
+def print_skipped(errors: Sequence[UserError], files: int) -> None:
     """Print the first reasons why files are left out. Raises the first one if none is left."""
     if errors and len(errors) == files:
         raise errors[0]

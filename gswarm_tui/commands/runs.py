@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
+from gswarm_tui.commands.dask_choice import absolute, add_dask, ask_workers
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.common.errors import UserError, print_notice, quote
 from gswarm_tui.common.quantities import plural
+from gswarm_tui.control.client import running_heads
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing import formats
 from gswarm_tui.printing.progress import Progress
-from gswarm_tui.run.all_runs import collect
+from gswarm_tui.run.all_runs import collect, opener
 from gswarm_tui.runs import choosing, listing
+from gswarm_tui.runs.dask_work import WantedRun
+from gswarm_tui.runs.finding_runs import once, search
 from gswarm_tui.runs.line import RunLine
 
 _SKIPPED_NAMED = 5
@@ -40,6 +47,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     sorts = "|".join(choosing.SORTS)
     parser.add_argument("--sort", metavar="COLUMN", default="started", help=f"{sorts} (default: started)")
     parser.add_argument("--limit", type=values.whole(1, _MOST_LISTED), metavar="N", help="list the first N")
+    add_dask(parser)
     formats.add_options(parser)
     arguments = parser.read(args)
     form = formats.parse_output_options(arguments)
@@ -49,7 +57,12 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     filters = [word for word in arguments.words if choosing.is_filter(word)]
     places = [Path(word).expanduser() for word in arguments.words if word not in filters]
     filters += [f"{name}:{word}" for name in ("job", "user") if (word := getattr(arguments, name))]
-    found = load_runs(places, environ)
+    if arguments.dask:
+        listed = partial(_wanted, [Path(word) for word in absolute(map(str, places or [Path()]))])
+        lines = ask_workers(arguments.dask, _read, listed, environ, "reading recordings")
+        found = once(line for of_file in lines for line in of_file)
+    else:
+        found = load_runs(places, environ)
     chosen = choosing.sort(choosing.choose(found, filters, since), arguments.sort)[: arguments.limit]
     if form.format not in ("table", "markdown"):
         formats.write(listing.run_result(chosen), form)
@@ -66,6 +79,20 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         elif chosen:
             show(table.names, table.rows, out, right=table.right, every=form.every)
     return 0
+
+
+def _wanted(places: Sequence[Path]) -> list[WantedRun]:
+    """Return the recordings that this host sees. Runs on a worker."""
+    return [WantedRun(path) for path in search(places, lambda _path, _why: None)]
+
+
+def _read(run: WantedRun) -> list[RunLine]:
+    """Return the lines of a file. Runs on a worker."""
+    from gswarm_tui.runs.reading import read_lines
+
+    heads = [head for head in running_heads(os.environ) if head.path is not None]
+    with contextlib.closing(opener(heads)(run.path)) as source:
+        return read_lines(source)
 
 
 def load_runs(places: Sequence[Path], environ: Mapping[str, str]) -> list[RunLine]:

@@ -18,6 +18,7 @@ from gswarm_tui.analysis.summary_data import (
     summarize,
 )
 from gswarm_tui.analysis.summary_text import TextTable
+from gswarm_tui.commands.dask_choice import add_dask, load_by_dask
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import add_session, open_session
 from gswarm_tui.commands.run_choice import expand_several, load_runs
@@ -49,9 +50,13 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     text = "columns of the text, as for a mail: 72"
     parser.add_argument("--width", type=values.whole(40, 1000), metavar="N", help=text)
     parser.add_argument("--no-findings", action="store_true", help="leave out what the rules find")
+    add_dask(parser)
     formats.add_options(parser)
     arguments = parser.read(args)
     form = formats.parse_output_options(arguments)
+    if arguments.dask:
+        loaded = load_by_dask(arguments.dask, arguments.session, form, environ)
+        return _summarize_several(arguments, form, loaded)
     if runs := expand_several(arguments.session):
         loaded = load_runs(runs, environ, form.out, force=form.force)
         return _summarize_several(arguments, form, loaded)

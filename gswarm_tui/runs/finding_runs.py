@@ -75,7 +75,7 @@ def find_runs(
         else:
             unread.append(Path(name))
     found += _read(unread, opened, skip, report)
-    return _once(found)
+    return once(found)
 
 
 def _are_fresh(lines: list[RunLine], size: int, mtime_ns: int) -> bool:
@@ -123,7 +123,7 @@ def _read(
     return found
 
 
-def _once(found: Iterable[RunLine]) -> list[RunLine]:
+def once(found: Iterable[RunLine]) -> list[RunLine]:
     """Return each run once, of several copies the most complete one; a file rather than an export."""
     best: dict[str, RunLine] = {}
     for line in found:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from distributed import Client
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.killed_profiles import remove_what_is_left
 from tests.cluster.person import ask, closed_properly, user_env
+from tests.cluster.running import wait_until
 from tests.cluster.test_trial import allocated, ended, start_trial
+from tests.integration.test_compare import frames
+from tests.unit.store_recording import INFO, T0, record
 
 SUM = str(Path(__file__).parents[2] / "contrib" / "dask_sum.py")
 THREADS = re.compile(r"on (\d+) threads: [0-9.]+ s")
@@ -51,25 +60,107 @@ def test_trial_compares_a_dask_sum_on_one_and_two_nodes(cluster: Cluster, folder
     closed_properly(folder / "run.duckdb")
 
 
-def test_workers_started_by_ssh_sum_and_are_recorded(cluster: Cluster, folder: Path) -> None:
-    dask, env = f"cd {folder}; exec {sys.executable} -m dask", user_env(cluster)
-    scheduler = "scheduler --port 8786 --no-dashboard --preload gswarm_tui.runs.dask_marks"
+def start_dask(cluster: Cluster, stack: ExitStack, *words: str) -> None:
+    """Start a scheduler on gpu01 and workers by SSH as a person does; they end with their ssh."""
+    env = user_env(cluster)
     worker = "worker tcp://gpu01:8786 --nthreads 1 --no-dashboard --no-nanny"
+    scheduler = " ".join(("scheduler --port 8786 --no-dashboard", *words))
+    for name, command in (("gpu01", scheduler), ("gpu01", worker), ("gpu02", worker), ("gpu02", worker)):
+        ssh = subprocess.Popen(
+            ["ssh", "-tt", name, f"exec {sys.executable} -m dask {command}"],
+            env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        stack.callback(ssh.wait)
+        stack.callback(ssh.terminate)
+    with Client("tcp://gpu01:8786", timeout=60, set_as_default=False) as client:
+        client.wait_for_workers(3, timeout=60)
+
+
+def test_workers_started_by_ssh_sum_and_are_recorded(cluster: Cluster, folder: Path) -> None:
+    sums = [sys.executable, SUM, "--scheduler=tcp://gpu01:8786", "--workers=3", "--close", *SIZE]
+    record = ["gswarm-tui", "record", "--nodes=gpu01,gpu02", "--db=run.duckdb", "--", *sums]
     with ExitStack() as stack:
-        for name, words in (("gpu01", scheduler), ("gpu01", worker), ("gpu02", worker)):
-            # With a terminal, the command ends with its ssh.
-            ssh = subprocess.Popen(
-                ["ssh", "-tt", name, f"{dask} {words}"], env=env, stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
-            stack.callback(ssh.wait)
-            stack.callback(ssh.terminate)
-        sums = [sys.executable, SUM, "--scheduler=tcp://gpu01:8786", "--workers=2", "--close", *SIZE]
-        record = ["gswarm-tui", "record", "--nodes=gpu01,gpu02", "--db=run.duckdb", "--", *sums]
+        start_dask(cluster, stack, "--preload gswarm_tui.runs.dask_marks")
         done = subprocess.run(
-            record, check=False, env=env, cwd=folder, capture_output=True, text=True, timeout=90
+            record, check=False, env=user_env(cluster), cwd=folder, capture_output=True, text=True, timeout=90
         )
     assert done.returncode == 0, done.stderr
-    assert THREADS.findall(done.stdout) == ["2"]
+    assert THREADS.findall(done.stdout) == ["3"]
     [(tasks,)] = ask(folder / "run.duckdb", MARKS)
     assert tasks > 36
+
+
+def make_runs(folder: Path, count: int) -> None:
+    """Make recordings of a run, of which each is a little longer than the one before."""
+    (folder / "runs").mkdir()
+    for number in range(count):
+        seconds, info = 20 + number, replace(INFO, uid=f"{number:032x}")
+        record(folder / "runs" / f"{number:02}.duckdb", frames(2, seconds), info, ended_at=T0 + seconds)
+
+
+def compared(cluster: Cluster, folder: Path, *words: str) -> tuple[list[dict[str, str]], str]:
+    """Return the rows of a comparison, and what it printed on standard error."""
+    done = subprocess.run(
+        ["gswarm-tui", "compare", *words, "--format=csv"],
+        check=False, env=user_env(cluster), cwd=folder, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return list(csv.DictReader(done.stdout.splitlines())), done.stderr
+
+
+def kill_in_the_midst(cluster: Cluster) -> int:
+    """Kill a worker on gpu02 when the first file has been read; return how many have been."""
+
+    def done(dask_scheduler: Any) -> int:
+        return sum(task.state == "memory" for task in dask_scheduler.tasks.values())
+
+    with Client("tcp://gpu01:8786", timeout=60, set_as_default=False) as client:
+        on_gpu02 = client.run(lambda: (os.uname().nodename, os.getpid())).values()
+        pid = next(pid for name, pid in on_gpu02 if name == "gpu02")
+        wait_until(lambda: client.run_on_scheduler(done), "the first result")
+        count: int = client.run_on_scheduler(done)
+        cluster["gpu02"].run(["kill", "-KILL", str(pid)])
+    return count
+
+
+def figures(row: dict[str, str]) -> dict[str, str]:
+    """Return a row of a comparison without where it is from and what it is compared with."""
+    others = ("run", "file", "speed_up", "efficiency", "energy_ratio")
+    return {name: value for name, value in row.items() if name not in others}
+
+
+def test_lost_worker_costs_time_only_and_files_of_one_node_are_read_there(
+    cluster: Cluster, folder: Path
+) -> None:
+    make_runs(folder, 40)
+    expected, _ = compared(cluster, folder, "runs/*.duckdb")
+    cluster["gpu02"].run(["cp", str(folder / "runs" / "39.duckdb"), "/tmp/only-there.duckdb"])
+    words = ("--dask=tcp://gpu01:8786", "runs/*.duckdb", "/tmp/only-there.duckdb", "lost.duckdb")
+    with ExitStack() as stack:
+        start_dask(cluster, stack)
+        killed = stack.enter_context(ThreadPoolExecutor(1)).submit(kill_in_the_midst, cluster)
+        found, said = compared(cluster, folder, *words)
+        assert killed.result() < len(expected), "the worker was killed before the end"
+    assert f"skipped: there is no file {folder}/lost.duckdb" in said
+    *shared, there = sorted(found, key=lambda row: row["file"] == "/tmp/only-there.duckdb")
+    assert [figures(row) for row in shared] == [figures(row) for row in expected]
+    assert figures(there) == figures(expected[-1])
+
+
+def test_slurm_starts_workers_that_list_runs_as_one_machine_does(cluster: Cluster, folder: Path) -> None:
+    make_runs(folder, 6)
+    config = 'jobs = 2\njob_directives_skip = ["--mem"]\nscheduler_options = {interface = "bridge"}\n'
+    (folder / "config.toml").write_text(f"[dask]\n{config}")
+    env = user_env(cluster) | {"GSWARM_TUI_CONFIG": str(folder / "config.toml")}
+    answers = []
+    for words in ([], ["--dask=slurm"]):
+        done = subprocess.run(
+            ["gswarm-tui", "runs", "runs", "--json", *words],
+            check=False, env=env, cwd=folder, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        answers.append(json.loads(done.stdout))
+    assert len(answers[0]) == 6
+    assert answers[0] == answers[1]
+    assert sorted(path.name for path in folder.iterdir()) == ["config.toml", "runs"]
+    assert not cluster.run("squeue --noheader").stdout
