@@ -15,8 +15,9 @@ class Period:
     """A session, or with ``session_id`` None a whole recording. Times are naive UTC.
 
     ``ended_at`` is None while it runs. ``until`` is its end; without one, the newest sample's time.
-    ``namesakes`` are the ids of older sessions of the same name; ``others`` are the references of all other
-    sessions, newest first, of one that was chosen without a name.
+    ``thinned_at`` is when ``thin`` removed its samples. ``namesakes`` are the ids of older sessions of the
+    same name; ``others`` are the references of all other sessions, newest first, of one that was chosen
+    without a name.
     """
 
     recording_id: int
@@ -28,6 +29,7 @@ class Period:
     status: str
     note: str
     job: str
+    thinned_at: datetime | None = None
     namesakes: tuple[int, ...] = ()
     others: tuple[str, ...] = ()
 
@@ -55,7 +57,8 @@ WITH last AS (
 )
 SELECT p.recording_id, p.session_id, p.name, p.started_at, coalesce(p.ended_at, r.ended_at) AS ended_at,
        greatest(p.started_at, coalesce(p.ended_at, r.ended_at, last.ts, p.started_at)) AS until,
-       coalesce(p.status, '') AS status, coalesce(p.note, '') AS note, coalesce(r.slurm_job_id, '') AS job
+       coalesce(p.status, '') AS status, coalesce(p.note, '') AS note, coalesce(r.slurm_job_id, '') AS job,
+       r.thinned_at
 FROM periods p
 JOIN recordings r USING (recording_id)
 LEFT JOIN last USING (recording_id)

@@ -9,7 +9,13 @@ from datetime import UTC, datetime
 
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.commands.recording_choice import add_session, choose_session, open_source, parse_words
+from gswarm_tui.commands.recording_choice import (
+    add_session,
+    choose_session,
+    open_source,
+    parse_words,
+    require_samples,
+)
 from gswarm_tui.commands.site_mail import site_mail
 from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.common.quantities import duration, gpu_time, plural
@@ -42,6 +48,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     named = parse_words(arguments.session, arguments.db)
     with contextlib.closing(open_source(named.file, environ)) as source:
         period = choose_session(source, named.name) if named.name else _whole(source)
+        require_samples(source, period, "diagnose")
         with Progress(f"diagnosing {printable(period.name)}") as progress:
             found = diagnose(source, period.recording_id, *period.bounds, environ, progress=progress.report)
         if arguments.for_site:

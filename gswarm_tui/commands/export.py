@@ -12,7 +12,13 @@ from typing import TextIO
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.commands.output_files import check_output_file, new_folder, size_of
-from gswarm_tui.commands.recording_choice import SessionReference, choose_session, open_source, parse_words
+from gswarm_tui.commands.recording_choice import (
+    SessionReference,
+    choose_session,
+    note_thinned,
+    open_source,
+    parse_words,
+)
 from gswarm_tui.commands.run_choice import expand_several, use_each
 from gswarm_tui.common.errors import UserError, print_notice, printable, quote
 from gswarm_tui.common.paths import file_name
@@ -55,6 +61,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         chosen = [choose_session(source, named.name)] if named.name else periods.load_recordings(source)
         if not chosen:
             raise UserError(f"{source.path} has no recording.")
+        note_thinned(source)
         kind = _format(arguments)
         if arguments.table is not None and kind != "csv":
             raise UserError(f"--table applies only to CSV; remove it for {kind}.")

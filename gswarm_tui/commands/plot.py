@@ -9,7 +9,7 @@ from pathlib import Path
 from gswarm_tui.analysis.summary_data import load_coverage
 from gswarm_tui.analysis.summary_text import partial_sentence
 from gswarm_tui.commands.output_files import check_output_file
-from gswarm_tui.commands.recording_choice import add_session, open_session
+from gswarm_tui.commands.recording_choice import add_session, open_session, require_samples
 from gswarm_tui.commands.run_choice import expand, load_runs
 from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.common.paths import file_name
@@ -53,6 +53,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     chosen = bool(arguments.metric or arguments.heatmap or arguments.curve)
     values = _names(arguments.value)
     with open_session(arguments.session, arguments.db, environ) as (source, period):
+        require_samples(source, period, "plot")
         files = files or [Path(f"{file_name(period.name)}.pdf")]
         for path in files:
             check_output_file(path, force=arguments.force, recording=source.path)

@@ -117,6 +117,25 @@ def choose_session(source: QuerySource, name: str) -> Period:
     return period
 
 
+def require_samples(source: QuerySource, period: Period, command: str) -> None:
+    """Refuse a command that needs the samples of a thinned recording. Raises UserError."""
+    if period.thinned_at is not None:
+        raise UserError(
+            f"{source.path} was thinned on {period.thinned_at:%Y-%m-%d}, so {command} has no samples of "
+            f"{period.name}; summary, runs and compare have its figures."
+        )
+
+
+def note_thinned(source: QuerySource) -> None:
+    """Print a notice if a recording of a file was thinned. Raises StoreError."""
+    ((at,),) = source.query("SELECT max(thinned_at) FROM recordings").rows()
+    if at is not None:
+        print_notice(
+            f"{source.path} was thinned on {at:%Y-%m-%d}: it has sums by minute, and samples only at the "
+            "start and end of recordings and sessions."
+        )
+
+
 def add_session(parser: CommandParser, usual: str = "newest") -> None:
     """Add the positional argument SESSION, words of ``open_session``; the help names the ``usual`` one."""
     text = f'name, number, "recording 1" for a whole one, or run.duckdb:train (default: {usual})'

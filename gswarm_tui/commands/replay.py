@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.profiles import load_profiles
-from gswarm_tui.commands.recording_choice import SessionReference, choose_session, open_source, parse_words
+from gswarm_tui.commands.recording_choice import (
+    SessionReference,
+    choose_session,
+    open_source,
+    parse_words,
+    require_samples,
+)
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.common.quantities import elapsed
 from gswarm_tui.options.arguments import CommandParser, parse
@@ -105,6 +111,7 @@ def open_player(source: FileSource, session: str) -> tuple[Player, str, int]:
         period = whole[-1]
     else:
         raise UserError(f"{source.path} has no recording.")
+    require_samples(source, period, "replay")
     start, end = _unix(period.started_at), _unix(period.until)
     with Progress(f"loading {elapsed(end - start)} of {printable(str(source.path))}"):
         replay = RecordedSource(source, period.recording_id)

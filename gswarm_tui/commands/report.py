@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gswarm_agent import __version__
 from gswarm_tui.commands.output_files import check_output_file
-from gswarm_tui.commands.recording_choice import add_session, open_session
+from gswarm_tui.commands.recording_choice import add_session, open_session, require_samples
 from gswarm_tui.commands.run_choice import expand_several, load_runs
 from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.common.paths import file_name
@@ -46,6 +46,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         return 0
 
     with open_session(arguments.session, arguments.db, environ) as (source, period):
+        require_samples(source, period, "report")
         path = out or Path(f"{file_name(period.name)}.html")
         check_output_file(path, force=arguments.force, recording=source.path)
         with Progress(f"reading and drawing {printable(period.name)}"):

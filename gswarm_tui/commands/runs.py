@@ -95,9 +95,10 @@ def _read(run: WantedRun) -> list[RunLine]:
         return read_lines(source)
 
 
-def load_runs(places: Sequence[Path], environ: Mapping[str, str]) -> list[RunLine]:
+def load_runs(places: Sequence[Path], environ: Mapping[str, str], *, copies: bool = False) -> list[RunLine]:
     """Return the runs below folders, else all that are known and those here; name what can't be read.
 
+    With ``copies``, a run has a line for each file that has it.
     Raises UserError.
     """
     for place in places:
@@ -106,7 +107,7 @@ def load_runs(places: Sequence[Path], environ: Mapping[str, str]) -> list[RunLin
                 f"there is no folder {quote(str(place))}; name another one, or a filter: {choosing.FILTERS}."
             )
     with Progress("reading recordings") as progress:
-        found, skipped = collect(places, environ, progress.report)
+        found, skipped = collect(places, environ, progress.report, copies=copies)
     for text in skipped[:_SKIPPED_NAMED]:
         print_notice(f"skipped {text}")
     if more := len(skipped[_SKIPPED_NAMED:]):

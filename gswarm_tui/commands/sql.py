@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from gswarm_tui.commands.output_files import check_output_file
-from gswarm_tui.commands.recording_choice import open_source
+from gswarm_tui.commands.recording_choice import note_thinned, open_source
 from gswarm_tui.commands.run_choice import open_together
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.common.paths import is_pattern
@@ -65,7 +65,9 @@ def _open(paths: Sequence[Path], environ: Mapping[str, str]) -> QuerySource:
     """Open one recording, or several as one. Raises UserError, StoreError."""
     if len(paths) > 1 or any(map(is_pattern, paths)):
         return open_together(paths)
-    return open_source(paths[0] if paths else None, environ, for_people=True)
+    source = open_source(paths[0] if paths else None, environ, for_people=True)
+    note_thinned(source)
+    return source
 
 
 def _print_result(source: QuerySource, statement: str, output: formats.OutputOptions) -> None:

@@ -39,6 +39,7 @@ COMMANDS = (
     Command("sql", "query a recording in SQL, also while it is written"),
     Command("sessions", "list the sessions of a recording"),
     Command("runs", "list all your recordings, finished or running"),
+    Command("thin", "remove the samples of old recordings, keep their figures"),
     Command("diagnose", "find what slows or ends a job, and what to do"),
     Command("summary", "summarise a session: utilisation, idle phases, energy, memory"),
     Command("compare", "compare runs: speed-up, efficiency, energy, balance"),

@@ -18,10 +18,13 @@ def collect(
     places: Sequence[Path],
     environ: Mapping[str, str],
     report: Callable[[float], None] = lambda _share: None,
+    *,
+    copies: bool = False,
 ) -> tuple[list[RunLine], list[str]]:
     """Return the runs below folders, else all that are known and those here, and what couldn't be read.
 
-    ``report`` gets the share done. Raises UserError.
+    ``report`` gets the share done. With ``copies``, a run has a line for each file that has it. Raises
+    UserError.
     """
     skipped: list[str] = []
 
@@ -39,6 +42,7 @@ def collect(
         skip,
         running=heads.keys(),
         known_too=not places,
+        copies=copies,
         report=report,
     )
     return found, skipped

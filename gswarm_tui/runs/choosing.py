@@ -74,7 +74,7 @@ def sort(lines: Iterable[RunLine], column: str) -> list[RunLine]:
     return sorted(lines, key=key)
 
 
-def parse_since(text: str) -> float:
+def parse_since(text: str, flag: str = "--since") -> float:
     """Return the Unix time of a date, or of so long ago. Raises UserError."""
     try:
         return datetime.fromisoformat(text.strip()).timestamp()
@@ -83,4 +83,4 @@ def parse_since(text: str) -> float:
     try:
         return time.time() - parse_seconds(text, _EXAMPLES, 1, _CENTURY_S)
     except ValueError as error:
-        raise UserError(f"--since: {error}.") from None
+        raise UserError(f"{flag}: {error}.") from None

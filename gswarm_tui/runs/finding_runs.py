@@ -50,12 +50,14 @@ def find_runs(
     *,
     running: Collection[Path] = (),
     known_too: bool = False,
+    copies: bool = False,
     report: Callable[[float], None] = lambda _share: None,
 ) -> list[RunLine]:
     """Return a line for each recording in files, the newest first; one in several files counts once.
 
     What the catalogue doesn't know is read by ``opened``, and so are the files in ``running``. With
-    ``known_too`` the catalogue's other recordings are returned as well. ``report`` gets the share done.
+    ``known_too`` the catalogue's other recordings are returned as well, with ``copies`` a line of each
+    file that has the run. ``report`` gets the share done.
     """
     known: dict[str, list[RunLine]] = {}
     with contextlib.suppress(UserError, OSError):
@@ -75,7 +77,7 @@ def find_runs(
         else:
             unread.append(Path(name))
     found += _read(unread, opened, skip, report)
-    return once(found)
+    return found if copies else once(found)
 
 
 def _are_fresh(lines: list[RunLine], size: int, mtime_ns: int) -> bool:

@@ -42,7 +42,8 @@ class RunLine:
     of the file and its log as they were read. ``run`` is the name that exports give it, so the same recording
     in two files has it twice. ``name`` is the session that makes up most of it, else its job's, else the
     file's. ``findings`` has the most important first, ``marks`` the final values of marks, ``software`` the
-    frameworks and NCCL of its processes. ``sm_clock_mhz`` is the mean of busy samples.
+    frameworks and NCCL of its processes. ``sm_clock_mhz`` is the mean of busy samples,
+    which ``thinned`` runs no longer have.
     """
 
     path: str
@@ -72,6 +73,7 @@ class RunLine:
     driver: str
     software: tuple[str, ...]
     sm_clock_mhz: float | None
+    thinned: bool = False
 
     def to_json(self) -> str:
         """Return the line as a JSON object with its version."""

@@ -107,7 +107,8 @@ def read_lines(source: QuerySource) -> list[RunLine]:
             marks=final_mark_values(source, period) if marked else {},
             driver=", ".join(_known(drivers)),
             software=tuple(each for listed in software.get(number, ()) for each in _known(listed)),
-            sm_clock_mhz=clocks.get(number, (None,))[0],
+            sm_clock_mhz=None if period.thinned_at else clocks.get(number, (None,))[0],
+            thinned=period.thinned_at is not None,
         )
         lines.append(line)
     return lines

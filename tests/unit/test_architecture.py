@@ -67,6 +67,7 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.store.sql",
     },
     "gswarm_tui.store.recording": {
+        "gswarm_tui.store.figures",
         "gswarm_tui.fleet",
         "gswarm_tui.store.duckdb_internals",
         "gswarm_tui.store.errors",
@@ -258,7 +259,7 @@ LINES: dict[str, int] = {
     "gswarm_tui": 175,
     "gswarm_tui.analysis": 1_475,
     "gswarm_tui.asking": 1_275,
-    "gswarm_tui.commands": 3_525,
+    "gswarm_tui.commands": 3_650,
     "gswarm_tui.common": 850,
     "gswarm_tui.control": 2_275,
     "gswarm_tui.doctor": 400,
@@ -277,7 +278,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.runs": 1_000,
     "gswarm_tui.server": 2_275,
     "gswarm_tui.slurm": 500,
-    "gswarm_tui.store": 7_225,
+    "gswarm_tui.store": 7_375,
     "gswarm_tui.trials": 950,
     "gswarm_tui.tui": 8_700,
 }

@@ -72,7 +72,7 @@ def open_for_reading(
         if folder is not None:
             connection.execute("SET allowed_directories = ?", [[str(folder)]])
         attach(connection, target, "(READ_ONLY)")
-        _show_tables(connection, path, tables)
+        show_tables(connection, path, tables)
         for statement in view_statements() if for_people else ():
             connection.execute(statement)
         connection.execute("SET lock_configuration = true")
@@ -182,7 +182,7 @@ def checked_columns(
     return existing
 
 
-def _show_tables(connection: duckdb.DuckDBPyConnection, path: Path, tables: Collection[str]) -> None:
+def show_tables(connection: duckdb.DuckDBPyConnection, path: Path, tables: Collection[str]) -> None:
     """Create a view of each table, or of these only, in which missing columns are NULL.
 
     Raises StoreError, duckdb.Error.

@@ -69,7 +69,7 @@ _SORTED_BY = {
 }
 _SORTED_ROWS = 4 * 122_880
 """The rewrite sorts this many rows at once: four of DuckDB's row groups, which fit into memory."""
-_ALL_COLUMNS = (
+ALL_COLUMNS = (
     "SELECT schema_name, table_name, column_name FROM duckdb_columns() "
     "WHERE database_name = 'rec' AND NOT internal "
     "AND table_oid IN (SELECT table_oid FROM duckdb_tables() WHERE database_name = 'rec')"
@@ -136,7 +136,7 @@ class Database:
             options = f"(STORAGE_VERSION {literal(STORAGE_VERSION)})" if new else ""
             attach(connection, path, options, rewrite_path(path))
             with contextlib.suppress(OSError):  # only a killed recorder of this file leaves a rewrite behind
-                _remove(rewrite_path(path).parent)
+                remove_folder(rewrite_path(path).parent)
             _update_schema(connection, path)
         except (duckdb.Error, StoreError) as error:
             connection.close()
@@ -271,7 +271,7 @@ class Database:
         if shutil.disk_usage(self.path.parent).free < _FREE_SPACE_FACTOR * self.bytes():
             return False
         own = {("main", table.name, column.name) for table in schema.TABLES for column in table.columns}
-        return set(self.execute(_ALL_COLUMNS)) == own
+        return set(self.execute(ALL_COLUMNS)) == own
 
     def rewrite(self, timeout_s: float) -> None:
         """Replace the file with a sorted copy if ``should_rewrite``, within ``timeout_s``.
@@ -286,7 +286,7 @@ class Database:
                 return
             late.start()
             stat = self.path.stat()
-            _remove(copy.parent)  # left by a crash, or a link that somebody made
+            remove_folder(copy.parent)  # left by a crash, or a link that somebody made
             copy.parent.mkdir(0o700)  # else a link could be made in this moment, where others may write
             execute(f"ATTACH {literal(str(copy))} AS copy (STORAGE_VERSION {literal(STORAGE_VERSION)})")
             os.chown(copy, -1, stat.st_gid)
@@ -314,7 +314,7 @@ class Database:
             with contextlib.suppress(duckdb.Error):
                 execute("DETACH copy")
             with contextlib.suppress(OSError):
-                _remove(copy.parent)
+                remove_folder(copy.parent)
         finally:
             late.cancel()
 
@@ -424,7 +424,7 @@ def rewrite_path(path: Path) -> Path:
     return path.with_name(path.name + ".compact") / path.name
 
 
-def _remove(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
     """Remove a folder and what is in it, or a file or link of this name."""
     try:
         shutil.rmtree(folder)  # follows no link

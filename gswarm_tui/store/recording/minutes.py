@@ -58,12 +58,20 @@ def delete_minutes(minutes: Iterable[int]) -> str:
     return f"DELETE FROM {GPU_MINUTES.name} WHERE minute IN ({listed})"  # noqa: S608 (own names and numbers)
 
 
-def add_sums(connection: duckdb.DuckDBPyConnection, low: int, high: int, of_gpus: str = "true") -> None:
+def add_sums(
+    connection: duckdb.DuckDBPyConnection,
+    low: int,
+    high: int,
+    of_gpus: str = "true",
+    into: str = GPU_MINUTES.name,
+) -> None:
     """Sum up samples by minute, as ``roll_up`` does. Raises duckdb.Error."""
-    connection.execute(f"INSERT INTO {GPU_MINUTES.name} BY NAME {roll_up(low, high, of_gpus)}")
+    connection.execute(f"INSERT INTO {into} BY NAME {roll_up(low, high, of_gpus)}")
 
 
-def add_all_sums(connection: duckdb.DuckDBPyConnection, of_gpus: str = "true") -> None:
+def add_all_sums(
+    connection: duckdb.DuckDBPyConnection, of_gpus: str = "true", into: str = GPU_MINUTES.name
+) -> None:
     """Sum up all samples of GPUs that have no sums yet, many minutes at a time. Raises duckdb.Error."""
     query = f"SELECT epoch_us(min(ts)), epoch_us(max(ts)), count(*) FROM gpu_samples WHERE {of_gpus}"  # noqa: S608
     ((first, last, count),) = connection.execute(query).fetchall()
@@ -73,4 +81,4 @@ def add_all_sums(connection: duckdb.DuckDBPyConnection, of_gpus: str = "true") -
     parts = -(-count // _SAMPLES_AT_ONCE)
     step = -(-(end - low) // (parts * MINUTE_US)) * MINUTE_US
     for since in range(low, end, step):
-        add_sums(connection, since, min(since + step, end), of_gpus)
+        add_sums(connection, since, min(since + step, end), of_gpus, into)

@@ -112,6 +112,7 @@ RECORDINGS = _table("recordings", "One row per run of gswarm-tui", """
     schema_version  INTEGER    Version of these tables
     uid             VARCHAR    Identifier of the recording for the agents on its nodes
     options         VARCHAR    JSON object: its nodes and how to reach them, to resume it
+    thinned_at      TIMESTAMP  When gswarm-tui thin removed its samples (UTC); NULL if it has them
 """, key="recording_id")
 NODES = _table("nodes", "Nodes of each recording; a node with another boot or other GPUs gets a new row", """
     node_id           INTEGER  Number of the node in this file

@@ -1,0 +1,107 @@
+"""``gswarm-tui thin``: the same figures without samples, and commands that need samples say so."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from gswarm_tui.analysis.comparison import load_run
+from gswarm_tui.analysis.periods import load_periods
+from gswarm_tui.analysis.summary_data import summarize
+from gswarm_tui.cli import main
+from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
+from gswarm_tui.runs.reading import read_lines
+from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.store.recording import thinning
+from tests.integration.test_minutes import made
+from tests.unit.store_recording import INFO, T0, record
+
+OLD = "2100-01-01"
+"""A date after all recordings of the tests."""
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Record ten minutes of three nodes with sessions that cut minutes; some of them have no sums yet."""
+    path = tmp_path / "runs" / "run.duckdb"
+    path.parent.mkdir()
+    events: list[Event] = [
+        event for event in made(7) if not isinstance(event, SessionStarted | SessionStopped)
+    ]
+    for number, (began, ended) in enumerate([(3.3, 450.7), (95.0, 96.5), (130.2, 1800.0)]):
+        events.append(SessionStarted(str(number), T0 + began, f"s{number}", T0 + began))
+        events.append(SessionStopped(str(number), T0 + ended, T0 + ended))
+    record(path, sorted(events, key=lambda event: getattr(event, "ts", T0)), INFO, ended_at=T0 + 2500)
+    with duckdb.connect(path) as file:
+        file.execute("DELETE FROM gpu_minutes WHERE epoch(minute)::BIGINT % 120 = 0")
+    os.utime(path, (T0, T0))
+    path.chmod(0o640)
+    return path
+
+
+def figures(path: Path) -> list[Any]:
+    """Return what summary, compare and runs have of a file."""
+    found: list[Any] = []
+    with closing(FileSource(path, for_people=False)) as source:
+        for period in load_periods(source):
+            as_before = replace(period, thinned_at=None)
+            found += [summarize(source, as_before), load_run(source, as_before, period.name)]
+        found += [replace(line, size=0, sm_clock_mhz=None, thinned=False) for line in read_lines(source)]
+    return found
+
+
+def test_figures_are_the_same_without_samples(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, stat = figures(path), path.stat()
+    assert main(["thin", str(path.parent), "--older", OLD, "--yes"]) == 0
+    assert "freed" in capsys.readouterr().out
+    assert figures(path) == before
+    after = path.stat()
+    assert (after.st_mtime_ns, after.st_mode) == (stat.st_mtime_ns, stat.st_mode)
+    assert after.st_size < stat.st_size
+    assert sorted(path.parent.iterdir()) == [path]
+    for command in ("plot", "report", "diagnose", "replay"):
+        assert main([command, f"{path}:s0" if command != "replay" else str(path)]) == 2
+        assert "was thinned on 20" in capsys.readouterr().err
+    assert main(["thin", str(path.parent), "--older", OLD, "--yes"]) == 0
+    assert "no recording" in capsys.readouterr().err
+
+
+def test_it_asks_and_leaves_others_alone(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = path.read_bytes()
+    assert main(["thin", str(path.parent), "--older", OLD]) == 2
+    assert "Repeat the command with --yes" in capsys.readouterr().err
+    assert main(["thin", str(path.parent), "--older", "2001-01-01", "--yes"]) == 0
+    assert path.read_bytes() == before
+    with duckdb.connect(path) as file:
+        file.execute("UPDATE recordings SET ended_at = NULL")
+    (path.parent / "other.duckdb").write_bytes(b"no database")
+    assert main(["thin", str(path.parent), "--older", OLD, "--yes"]) == 0
+    err = capsys.readouterr().err
+    assert "has a recording without an end" in err
+    assert "other.duckdb" in err
+
+
+def test_a_failed_copy_leaves_the_file_as_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_args: object) -> None:
+        raise duckdb.IOException("No space left on device")
+
+    monkeypatch.setattr(thinning, "add_all_sums", fail)
+    before = path.read_bytes()
+    assert main(["thin", str(path.parent), "--older", OLD, "--yes"]) == 1
+    assert path.read_bytes() == before
+    assert sorted(path.parent.iterdir()) == [path]
+    assert "disk is full" in capsys.readouterr().err
