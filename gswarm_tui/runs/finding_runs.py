@@ -107,6 +107,8 @@ def _read(
             return [], str(error)
         except OSError as error:
             return [], error.strerror or str(error)
+        except (LookupError, TypeError, ValueError, ArithmeticError):
+            return [], "has values that no recording has"
 
     pool = ThreadPoolExecutor(_AT_ONCE)
     try:

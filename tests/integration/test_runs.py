@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -192,14 +193,17 @@ def test_what_cannot_be_read_is_named_and_skipped(tmp_path: Path, capsys: pytest
     (folder / "text.duckdb").write_text("no database")
     (folder / "cut.duckdb").write_bytes(good.read_bytes()[:20_000])
     os.mkfifo(folder / "pipe.duckdb")
+    shutil.copy(good, folder / "odd.duckdb")
+    with duckdb.connect(str(folder / "odd.duckdb")) as connection:
+        connection.execute("UPDATE recordings SET started_at = NULL")
     (folder / "export/recordings/run=x").mkdir(parents=True)
     (folder / "loop.duckdb").symlink_to("loop.duckdb")
     (folder / "a\x1b[31m.duckdb").write_text("")
     assert main(["runs", str(folder)]) == 0
     out, err = capsys.readouterr()
     assert "train-7b" in out
-    assert "pipe.duckdb: is a pipe or a device, not a file\n" in err
-    assert err.endswith("skipped 1 more file\n")
+    assert "odd.duckdb: has values that no recording has\n" in err
+    assert err.endswith("skipped 2 more files\n")
     assert "\x1b" not in err
     assert err.count("skipped") == 6
     assert main(["runs", str(folder / "none")]) == 2
