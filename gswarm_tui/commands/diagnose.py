@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
@@ -19,13 +21,15 @@ from gswarm_tui.commands.recording_choice import (
 from gswarm_tui.commands.site_mail import site_mail
 from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.common.quantities import duration, gpu_time, plural
-from gswarm_tui.fleet.findings import CANNOT_TELL, Finding
+from gswarm_tui.fleet.findings import CANNOT_TELL, Finding, in_order
 from gswarm_tui.insight import notes
 from gswarm_tui.insight.catalogue import RULES
 from gswarm_tui.insight.recorded import Diagnosis, diagnose
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.json_output import findings_object, print_json
 from gswarm_tui.printing.progress import Progress
+from gswarm_tui.runs import lemons, usual
+from gswarm_tui.runs.finding_runs import known_runs
 from gswarm_tui.store.querying.results import QuerySource
 
 SHOWN = 3
@@ -51,6 +55,10 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         require_samples(source, period, "diagnose")
         with Progress(f"diagnosing {printable(period.name)}") as progress:
             found = diagnose(source, period.recording_id, *period.bounds, environ, progress=progress.report)
+        former, slower = _former_runs(source, period)
+        # The recorder adds this finding at its end.
+        if slower is not None and not any(one.kind == slower.kind for one in found.findings):
+            found = replace(found, findings=in_order([*found.findings, slower]))
         if arguments.for_site:
             if mail := site_mail(source, period, found.findings):
                 print(mail)
@@ -60,7 +68,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         if arguments.json:
             print_json(findings_object(found.findings, found.not_measured, found.ledger))
             return 0
-        _print_text(found, period, source, everything=arguments.all)
+        _print_text(found, period, source.path, former, everything=arguments.all)
     return 0
 
 
@@ -75,15 +83,29 @@ def _whole(source: QuerySource) -> Period:
     return recordings[-1]
 
 
-def _print_text(found: Diagnosis, period: Period, source: QuerySource, *, everything: bool) -> None:
+def _former_runs(source: QuerySource, period: Period) -> tuple[list[tuple[str, str]], Finding | None]:
+    """Compare a run with former ones; return labelled lines on them and on its nodes, and the finding."""
+    from gswarm_tui.runs.reading import read_lines
+
+    if not (known := known_runs()):
+        return [], None
+    line = next(one for one in read_lines(source) if one.recording_id == period.recording_id)
+    text, slower = usual.compare(line, known)
+    bad = "; ".join(one.text for one in lemons.find(known) if one.node in line.nodes)
+    return [pair for pair in (("usual", text), ("lemons", bad)) if pair[1]], slower
+
+
+def _print_text(
+    found: Diagnosis, period: Period, path: Path, former: Sequence[tuple[str, str]], *, everything: bool
+) -> None:
     from gswarm_tui.printing.table import print_labelled
 
     began, until = map(_local, period.bounds)
     job = f" · job {period.job}" if period.job else ""
-    print(printable(f"{period.name} · {source.path}"))
+    print(printable(f"{period.name} · {path}"))
     print(printable(f"{began} to {until} · {duration(period.seconds)}{job}"), end="\n\n")
     paced = [("steps", found.pace)] if found.pace else []
-    print_labelled([("GPU time", notes.ledger_text(found.ledger)), *paced], sys.stdout)
+    print_labelled([("GPU time", notes.ledger_text(found.ledger)), *paced, *former], sys.stdout)
     named = [one for one in found.findings if one.kind != CANNOT_TELL]
     unnamed = [one for one in found.findings if one.kind == CANNOT_TELL]
     shown = named if everything else [one for one in named if not one.dismissed][:SHOWN]

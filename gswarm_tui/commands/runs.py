@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gswarm_tui.commands.dask_choice import absolute, add_dask, ask_workers
 from gswarm_tui.commands.output_files import check_output_file
-from gswarm_tui.common.errors import UserError, print_notice, quote
+from gswarm_tui.common.errors import UserError, print_notice, printable, quote
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.control.client import running_heads
 from gswarm_tui.options import values
@@ -47,6 +47,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     sorts = "|".join(choosing.SORTS)
     parser.add_argument("--sort", metavar="COLUMN", default="started", help=f"{sorts} (default: started)")
     parser.add_argument("--limit", type=values.whole(1, _MOST_LISTED), metavar="N", help="list the first N")
+    parser.add_argument("--nodes", action="store_true", help="list nodes and GPUs at fault in 3 or more runs")
     add_dask(parser)
     formats.add_options(parser)
     arguments = parser.read(args)
@@ -64,6 +65,16 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     else:
         found = load_runs(places, environ)
     chosen = choosing.sort(choosing.choose(found, filters, since), arguments.sort)[: arguments.limit]
+    if arguments.nodes:
+        from gswarm_tui.runs import lemons  # with NumPy
+
+        named = lemons.find(chosen)
+        formats.write(lemons.lemon_result(named), form)
+        if not named:
+            print_notice(f"no node or GPU is at fault in {lemons.LEAST_RUNS} of {plural(len(chosen), 'run')}")
+        elif form.format == "table" and form.out is None and (line := lemons.exclude_line(named)):
+            print("", printable(line), sep="\n")
+        return 0
     if form.format not in ("table", "markdown"):
         formats.write(listing.run_result(chosen), form)
         return 0

@@ -22,6 +22,8 @@ CANNOT_TELL = "cannot_tell"
 """Kind of the finding that something is slow and no rule names the cause."""
 RANK_BEHIND = "rank_behind"
 """Kind of the finding that the job's own answer makes, which samples can't make again."""
+SLOWER_THAN_USUAL = "slower_than_usual"
+"""Kind of the finding that a run is slower than former ones, which the recorder makes once, at the end."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gswarm_tui.fleet.findings import FAULT, RANK_BEHIND
-from gswarm_tui.insight.rule import LOCAL, Rule
+from gswarm_tui.fleet.findings import FAULT, RANK_BEHIND, SLOWER_THAN_USUAL, WASTE
+from gswarm_tui.insight.rule import APART, LOCAL, Rule
 from gswarm_tui.insight.rules import (
     clocks,
     hardware,
@@ -31,4 +31,22 @@ ASKED = Rule(
     lambda _window: (),
 )
 """Texts of the kind that no rule finds: someone asked the job."""
-BY_KIND = {rule.kind: rule for rule in (*RULES, ASKED)}
+SLOWER = Rule(
+    *(
+        SLOWER_THAN_USUAL,
+        "The run is slower than your former ones",
+        WASTE,
+        APART,
+        ("marks",),
+        "the whole run",
+    ),
+    "more than 10 % and more than three median absolute deviations behind the median of your former runs",
+    "your 3 to 20 newest former runs of the same name, number of GPUs and of nodes that ended",
+    "Look at what differs, and compare it with a former run by gswarm-tui compare",
+    "Runs of one program differ by some percent, so 10 % is the least. Three median absolute deviations are "
+    "about two standard deviations, but one bad run hardly moves them.",
+    "Fewer than three former runs are known, or they lack the throughput, step time and duration.",
+    "The name is the same and the work is not; a longer duration alone is a note therefore.",
+    lambda _window: (),
+)
+BY_KIND = {rule.kind: rule for rule in (*RULES, ASKED, SLOWER)}

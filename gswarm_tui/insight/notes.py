@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gswarm_tui.common.quantities import first_of, gpu_time, plural
-from gswarm_tui.fleet.findings import CONTEXT, NOTE, SEVERITIES, Evidence, Finding
+from gswarm_tui.fleet.findings import CONTEXT, NOTE, SEVERITIES, SLOWER_THAN_USUAL, Evidence, Finding
 
 OF_NODES = frozenset(
     (
@@ -102,7 +102,8 @@ def closing_note(
     ``findings`` are in order; ``command`` is what prints the others, ``pace`` the text of the step time.
     """
     lines = [("GPU time", ledger_text(ledger)), *([("steps", pace)] if pace else [])]
-    shown = [one for one in findings if not one.dismissed and one.kind not in CONTEXT]
+    lines += [("usual", what(one)) for one in findings if one.kind == SLOWER_THAN_USUAL]
+    shown = [one for one in findings if not one.dismissed and one.kind not in {*CONTEXT, SLOWER_THAN_USUAL}]
     if not shown:
         return [*lines, ("findings", "none in what the rules watched")]
     first, *others = shown

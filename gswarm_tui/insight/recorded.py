@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gswarm_agent.frame import ProcessSample
 from gswarm_agent.metrics import HOST_BY_NAME, LISTINGS, MOUNTS, PORTS, PROCESS_COLUMNS, PROCESSES, ROW_NAMES
 from gswarm_tui.fleet.events import METRICS_CHANGED, new_groups
-from gswarm_tui.fleet.findings import RANK_BEHIND, WASTE, Finding, in_order
+from gswarm_tui.fleet.findings import RANK_BEHIND, SLOWER_THAN_USUAL, WASTE, Finding, in_order
 from gswarm_tui.insight.catalogue import RULES
 from gswarm_tui.insight.pace import NODES_READ, TREND_S, Pace, Track, pace_text
 from gswarm_tui.insight.signals import GPU_SIGNALS, HOST_SIGNALS, NEWEST, Signal
@@ -99,7 +99,8 @@ def diagnose(
     dismissed = {(one.kind, one.node, one.gpu) for one in kept if one.dismissed}
     # The newest answer may be newer than the last sample.
     last = end if end < reader.end - 2 * reader.interval_s else np.inf
-    answered = [one for one in kept if one.kind == RANK_BEHIND and one.since < last]
+    once = RANK_BEHIND, SLOWER_THAN_USUAL
+    answered = [one for one in kept if one.kind in once and one.since < last]
     found = [
         replace(one, since=min(one.since, end), dismissed=(one.kind, one.node, one.gpu) in dismissed)
         for one in (*known.values(), *answered)

@@ -180,7 +180,7 @@ class Headless:
             asking=asking,
         )
         opened = partial(start.opened, OpenRecording(self.uid, None if recorder is None else recorder.path))
-        lifetime = Lifetime(hub, launcher, recorder, build.keeps_agents(options))
+        lifetime = Lifetime(hub, launcher, recorder, build.keeps_agents(options), numbers)
         tasks = []
         report: dict[str, Any] | None = None
         try:

@@ -6,20 +6,27 @@ import asyncio
 import ctypes
 import gc
 import logging
-from collections.abc import Coroutine
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Coroutine, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from gswarm_tui.fleet.events import WAITING, RecorderStatus, SessionStopped
+from gswarm_tui.fleet.events import WAITING, FindingChanged, RecorderStatus, SessionStopped
 from gswarm_tui.link.hub import Hub
+from gswarm_tui.runs import usual
+from gswarm_tui.runs.finding_runs import known_runs
+from gswarm_tui.runs.line import FINISHED
 
 if TYPE_CHECKING:
+    from gswarm_tui.fleet.findings import Finding
     from gswarm_tui.launch.base import Launcher
     from gswarm_tui.store.recording.recorder import FileWriter
 
 HUB_ENDS_S = 5.0
 LINKS_END_S = 15.0
+USUAL_S = 5.0
+"""Longest wait for the comparison with former runs: Slurm kills the recorder soon after a job's end."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,13 +50,15 @@ class RunResult:
 class Lifetime:
     """Runs a hub and ends it in order: sessions, agents, recording.
 
-    ``lasting``: agents outlive their links and keep frames that aren't on disk.
+    ``lasting``: agents outlive their links and keep frames that aren't on disk. ``numbers`` yields those of
+    new findings.
     """
 
     hub: Hub
     launcher: Launcher
     recorder: FileWriter | None
     lasting: bool = False
+    numbers: Iterator[int] = field(default_factory=count)
 
     async def run(self, until: Coroutine[Any, Any, object]) -> RunResult:
         """Run the hub until the coroutine ends, then end everything."""
@@ -83,8 +92,36 @@ class Lifetime:
         for node in holding:
             self.hub.warn(WAITING, "it may hold frames that couldn't be fetched", node)
         self.hub.flush()
+        if not holding:
+            await self._compare_with_usual(self.recorder)
         status = await asyncio.to_thread(self.recorder.close, None if holding else self.hub.now())
         return RunResult(problem, status, holding)
+
+    async def _compare_with_usual(self, recorder: FileWriter) -> None:
+        """Publish a finding if the run is slower than former ones; a failure is a line of the log only."""
+        names = {session.name for session in self.hub.fleet.sessions.sessions.values()}
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(recorder.commit()), USUAL_S)
+            # A query that takes longer ends when the recorder closes.
+            found = await asyncio.wait_for(asyncio.to_thread(_slower_than_usual, recorder, names), USUAL_S)
+        except Exception:
+            _LOG.exception("the run could not be compared with former ones")
+            return
+        if found is not None:
+            numbered = replace(found, finding_id=str(next(self.numbers)))
+            self.hub.publish(FindingChanged(self.hub.now(), numbered))
+            self.hub.flush()
+
+
+def _slower_than_usual(recorder: FileWriter, names: set[str]) -> Finding | None:
+    from gswarm_tui.runs.reading import read_lines
+
+    known = [line for line in known_runs() if line.name in names]
+    if len(known) < usual.LEAST_RUNS:
+        return None
+    with closing(recorder.queries()) as source:
+        line = next(one for one in read_lines(source) if one.recording_id == recorder.recording_id)
+    return usual.compare(replace(line, state=FINISHED), known)[1]
 
 
 def return_freed_arrays() -> None:

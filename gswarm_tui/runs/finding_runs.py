@@ -80,6 +80,13 @@ def find_runs(
     return found if copies else once(found)
 
 
+def known_runs() -> list[RunLine]:
+    """Return the catalogue's runs as they were read, the newest first; none if it can't be read."""
+    with contextlib.suppress(UserError, OSError):
+        return once(line for lines in catalogue.load().values() for line in lines)
+    return []
+
+
 def _are_fresh(lines: list[RunLine], size: int, mtime_ns: int) -> bool:
     """Return whether lines are of a file as it is now; of a run in a dataset, only the time is known."""
     return bool(lines) and lines[0].mtime_ns == mtime_ns and size in (0, lines[0].size)

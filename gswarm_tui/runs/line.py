@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gswarm_agent.frame import gpu_label
 
-VERSION = 1
+VERSION = 2
 """Version of a line in the catalogue; lines of other versions are skipped."""
 FINISHED, RUNNING, NO_END = "finished", "running", "no end"
 MOST_FINDINGS = 50
@@ -41,9 +41,10 @@ class RunLine:
     ``path`` is its file, or its folder ``recordings/run=…`` in a dataset; ``size`` and ``mtime_ns`` are those
     of the file and its log as they were read. ``run`` is the name that exports give it, so the same recording
     in two files has it twice. ``name`` is the session that makes up most of it, else its job's, else the
-    file's. ``findings`` has the most important first, ``marks`` the final values of marks, ``software`` the
-    frameworks and NCCL of its processes. ``sm_clock_mhz`` is the mean of busy samples,
-    which ``thinned`` runs no longer have.
+    file's; ``name_s`` are the seconds of that session, else of the run. ``findings`` has the most important
+    first, ``marks`` the final values of marks, ``software`` the frameworks and NCCL of its processes.
+    ``sm_clock_mhz`` is the mean of busy samples, which ``thinned`` runs no longer have. ``step_s`` is the
+    median step that its ranks reported.
     """
 
     path: str
@@ -52,6 +53,7 @@ class RunLine:
     recording_id: int
     run: str
     name: str
+    name_s: float
     sessions: tuple[str, ...]
     user: str
     host: str
@@ -73,6 +75,8 @@ class RunLine:
     driver: str
     software: tuple[str, ...]
     sm_clock_mhz: float | None
+    iowait_pct: float | None
+    step_s: float | None
     thinned: bool = False
 
     def to_json(self) -> str:

@@ -33,8 +33,12 @@ TABLES = (
 """The tables that ``read_lines`` queries."""
 _FACTS = f"""
 SELECT recording_id, {RUN}, coalesce(user_name, ''), coalesce(host, ''), coalesce(slurm_cluster, ''),
-       coalesce(command, ''), recording_id IN (SELECT recording_id FROM events WHERE kind = 'mark')
-FROM recordings
+       coalesce(command, ''), recording_id IN (SELECT recording_id FROM events WHERE kind = 'mark'),
+       (SELECT avg(cpu_iowait_pct) FROM host_samples JOIN nodes n USING (node_id)
+        WHERE n.recording_id = r.recording_id),
+       (SELECT median(TRY_CAST(TRY_CAST(detail AS JSON) ->> 'seconds' AS DOUBLE)) FROM events e
+        WHERE kind = 'step' AND e.recording_id = r.recording_id)
+FROM recordings r
 """  # noqa: S608 (own names)
 _MACHINES = f"""
 SELECT recording_id, list(DISTINCT node), list(DISTINCT driver_version), list(DISTINCT g.name) FILTER ({MINE})
@@ -77,16 +81,18 @@ def read_lines(source: QuerySource) -> list[RunLine]:
     for period in recordings:
         number = period.recording_id
         totals = figures.get(number, RecordingTotals())
-        run, user, host, cluster, command, marked = facts[number]
+        run, user, host, cluster, command, marked, iowait_pct, step_s = facts[number]
         nodes, drivers, models = machines.get(number, ((), (), ()))
         sessions = [one for one in periods if one.session_id is not None and one.recording_id == number]
+        name, name_s = _name(period, sessions, path)
         line = RunLine(
             path=str(path),
             size=size,
             mtime_ns=mtime_ns,
             recording_id=number,
             run=run,
-            name=_name(period, sessions, path),
+            name=name,
+            name_s=name_s,
             sessions=tuple(dict.fromkeys(one.name for one in sessions)),
             user=user,
             host=host,
@@ -108,6 +114,8 @@ def read_lines(source: QuerySource) -> list[RunLine]:
             driver=", ".join(_known(drivers)),
             software=tuple(each for listed in software.get(number, ()) for each in _known(listed)),
             sm_clock_mhz=None if period.thinned_at else clocks.get(number, (None,))[0],
+            iowait_pct=iowait_pct,
+            step_s=step_s,
             thinned=period.thinned_at is not None,
         )
         lines.append(line)
@@ -118,13 +126,13 @@ def _known(values: Sequence[Any] | None) -> tuple[str, ...]:
     return tuple(sorted(value for value in values or () if value))
 
 
-def _name(period: Period, sessions: Sequence[Period], path: Path) -> str:
+def _name(period: Period, sessions: Sequence[Period], path: Path) -> tuple[str, float]:
     longest = max(sessions, key=lambda one: one.seconds, default=None)
     if longest is not None and 2 * longest.seconds > period.seconds:
-        return longest.name
+        return longest.name, longest.seconds
     if period.job:
-        return f"job {period.job}"
-    return (path.parents[1] if path.name.startswith(RUN_PREFIX) else path).stem
+        return f"job {period.job}", period.seconds
+    return (path.parents[1] if path.name.startswith(RUN_PREFIX) else path).stem, period.seconds
 
 
 def _state(period: Period, source: QuerySource, recordings: Sequence[Period]) -> str:

@@ -10,15 +10,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gswarm_tui.cli import main
+from gswarm_tui.run.build import user_name
 from gswarm_tui.runs import catalogue
 from tests.integration.heads import eventually, nothing_left
 from tests.terminal import PATIENCE_S
 from tests.unit.store_recording import query
+from tests.unit.test_former_runs import RUN
 
 UNTIL_INPUT_ENDS = ("sh", "-c", "echo ready; cat; exit 3")
 
@@ -267,6 +270,25 @@ def test_without_a_command_a_signal_ends_the_recording(
     assert reasons(tmp_path) == [("received SIGUSR1",)]
     ((line,),) = catalogue.load().values()
     assert (line.path, line.gpus, line.state) == (str(tmp_path / "run.duckdb"), 1, "finished")
+
+
+def test_a_run_that_is_slower_than_usual_says_so_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    mine = replace(RUN, user=user_name(), nodes=("sim01",), gpus=1, name_s=0.1)
+    catalogue.add(replace(mine, path=f"/{number}", run=f"run-{number}") for number in range(3))
+    monkeypatch.setenv("GSWARM_TUI_RULES_SPEED", "20")
+    with record(
+        tmp_path, "--demo", "1x1", "--interval", "0.2", "--name", "train", "--", "sleep", "3"
+    ) as running:
+        assert running.end() == (0, "")
+    ((sentence, until),) = query(
+        tmp_path / "run.duckdb", "SELECT sentence, until FROM findings WHERE kind = 'slower_than_usual'"
+    )
+    assert sentence.startswith("train: duration ")
+    assert until is None
+    assert "usual duration 0.1 s (median of 3 former runs)" in " ".join("".join(running.lines).split())
 
 
 def test_a_catalogue_that_cannot_be_written_is_a_line_in_the_log(

@@ -48,7 +48,15 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path / "here")
 
 
-def made(path: Path, *, began: float = T0, job: str = "4711", user: str = "ada", node: str = "n1") -> Path:
+def made(
+    path: Path,
+    *,
+    began: float = T0,
+    job: str = "4711",
+    user: str = "ada",
+    node: str = "n1",
+    mark: str = '{"loss": 2.5}',
+) -> Path:
     """Record 150 s of a training session with a finding, a mark and a process."""
     path.parent.mkdir(parents=True, exist_ok=True)
     process = ProcessSample(
@@ -63,7 +71,7 @@ def made(path: Path, *, began: float = T0, job: str = "4711", user: str = "ada",
     events += [
         SessionStarted("1", began + 10, "train-7b", began + 10),
         SessionStopped("1", began + 150, began + 150),
-        EventLogged(began + 20, "mark", "info", "step", node, None, '{"loss": 2.5}'),
+        EventLogged(began + 20, "mark", "info", "step", node, None, mark),
         FindingChanged(began + 30, finding(1, node=node, nodes=(node,), since=began + 10)),
         FindingChanged(began + 30, finding(2, kind="xid", severity="fault", node=node, gpu_hours=0.0)),
     ]
@@ -207,3 +215,31 @@ def test_what_cannot_be_read_is_named_and_skipped(tmp_path: Path, capsys: pytest
     assert "\x1b" not in err
     assert err.count("skipped") == 6
     assert main(["runs", str(folder / "none")]) == 2
+
+
+def test_a_run_is_compared_with_former_ones_and_lemons_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, speed in enumerate((500, 505, 495, 400)):
+        made(
+            tmp_path / f"runs/{number}.duckdb",
+            began=T0 + 1000 * number,
+            mark=f'{{"loss": 2.5, "images_per_s": {speed}}}',
+        )
+    (lemon,) = runs(capsys, tmp_path / "runs", "--nodes")
+    assert (lemon["node"], lemon["gpu_index"], lemon["named_in"], lemon["runs"]) == ("n1", 1, 4, 4)
+    assert (lemon["kinds"], lemon["uuid"]) == (["thermal"], "GPU-n1-1")
+    assert main(["runs", "--nodes"]) == 0
+    assert capsys.readouterr().out.endswith("\n#SBATCH --exclude=n1\n")
+    db = f"--db={tmp_path / 'runs/3.duckdb'}"
+    usual = "images_per_s 400, usual images_per_s 500 (median of 3 former runs)"
+    assert main(["diagnose", db]) == 0
+    shown = capsys.readouterr().out
+    assert f"usual     {usual}\n" in shown
+    assert "lemons    n1:1 in 4 of 4 runs (thermal), last on 2027-01-15\n" in shown
+    assert f"train-7b: {usual} · 20 % less · differs: nothing in nodes, GPUs, " in " ".join(shown.split())
+    assert main(["diagnose", db, "--json"]) == 0
+    (slower,) = [
+        one for one in json.loads(capsys.readouterr().out)["findings"] if one["kind"][:6] == "slower"
+    ]
+    assert (slower["severity"], slower["node"], slower["nodes"]) == ("waste", None, ["n1"])

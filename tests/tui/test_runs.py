@@ -16,14 +16,14 @@ from tests.tui.scene import Scene
 
 NEWEST = RunLine(
     path="/scratch/ada/runs/gswarm-job4902.duckdb", size=9, mtime_ns=1, recording_id=1, run="a",
-    name="train-7b", sessions=("train-7b",), user="ada", host="login1", cluster="tiny", job="4902",
-    command="gswarm-tui", nodes=("gpu01", "gpu02", "gpu03"), gpus=24, gpu_models=("NVIDIA H100 80GB HBM3",),
-    started_at=datetime(2026, 3, 2, 14, tzinfo=UTC).timestamp(), ended_at=None, seconds=4360.0, state=RUNNING,
-    energy_j=1.5e8, util_mean_pct=91.0, coverage=0.99,
+    name="train-7b", name_s=4360.0, sessions=("train-7b",), user="ada", host="login1", cluster="tiny",
+    job="4902", command="gswarm-tui", nodes=("gpu01", "gpu02", "gpu03"), gpus=24,
+    gpu_models=("NVIDIA H100 80GB HBM3",), started_at=datetime(2026, 3, 2, 14, tzinfo=UTC).timestamp(),
+    ended_at=None, seconds=4360.0, state=RUNNING, energy_j=1.5e8, util_mean_pct=91.0, coverage=0.99,
     findings=(
         RunFinding("xid", "fault", "gpu01", 2, "", 0.0), RunFinding("thermal", "waste", "gpu03", 5, "G", 2.5),
     ),
-    marks={}, driver="", software=(), sm_clock_mhz=None,
+    marks={}, driver="", software=(), sm_clock_mhz=None, iowait_pct=None, step_s=None,
 )  # fmt: skip
 RUNS = [
     NEWEST,

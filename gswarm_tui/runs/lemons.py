@@ -1,0 +1,83 @@
+"""Lemons: nodes and GPUs that findings name in several runs of a list."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from gswarm_agent.frame import gpu_label
+from gswarm_tui.fleet.findings import NOTE
+from gswarm_tui.fleet.names import natural_key
+from gswarm_tui.insight.notes import OF_NODES
+from gswarm_tui.runs.line import RunFinding, RunLine
+from gswarm_tui.slurm import hosts
+from gswarm_tui.store.querying.results import Result
+
+LEAST_RUNS = 3
+"""Runs in which findings name a lemon; after as many without one, it isn't left out any more."""
+_KINDS = OF_NODES | {"slow_steps", "input_straggler", "rank_behind"}
+"""Faults of nodes, and kinds that name the slowest rank."""
+_TYPES = ("VARCHAR", "INTEGER", "INTEGER", "INTEGER", "INTEGER", "TIMESTAMP", "VARCHAR[]", "VARCHAR")
+
+
+class Lemon(NamedTuple):
+    """A node, or a GPU of it, that findings name in ``named_in`` of ``runs`` runs on the node.
+
+    ``clean_since`` counts the newest of them in a row without such a finding. ``last_at`` is when the last
+    one with it began (UTC).
+    """
+
+    node: str
+    gpu_index: int | None
+    named_in: int
+    runs: int
+    clean_since: int
+    last_at: datetime
+    kinds: list[str]
+    uuid: str
+
+    @property
+    def text(self) -> str:
+        """The lemon as in "gpu03:5 in 4 of 9 runs (thermal), last on 2026-11-20"."""
+        where = self.node if self.gpu_index is None else f"{self.node}:{gpu_label(self.gpu_index)}"
+        last = f"{self.last_at:%Y-%m-%d}"
+        return f"{where} in {self.named_in} of {self.runs} runs ({', '.join(self.kinds)}), last on {last}"
+
+
+def find(lines: Iterable[RunLine]) -> list[Lemon]:
+    """Return the lemons among runs, those in most runs first. A GPU is known by its UUID."""
+    on_node = defaultdict[str, list[RunLine]](list)
+    named = defaultdict[tuple[str, str], dict[str, list[RunFinding]]](dict)
+    for line in sorted(lines, key=lambda one: one.started_at):
+        if "--demo" not in line.command:
+            for node in line.nodes:
+                on_node[node].append(line)
+            for one in line.findings:
+                if one.node in line.nodes and one.severity != NOTE and one.kind in _KINDS:
+                    named[one.node, one.uuid or one.subject].setdefault(line.run, []).append(one)
+    lemons = []
+    for (node, _), by_run in named.items():
+        if len(by_run) >= LEAST_RUNS:
+            runs, found = on_node[node], [one for each in by_run.values() for one in each]
+            last = max(at for at, line in enumerate(runs) if line.run in by_run)
+            lemon = Lemon(
+                *(node, found[-1].gpu_index, len(by_run), len(runs), len(runs) - 1 - last),
+                datetime.fromtimestamp(runs[last].started_at, UTC).replace(tzinfo=None),
+                sorted({one.kind for one in found}),
+                found[-1].uuid,
+            )
+            lemons.append(lemon)
+    return sorted(lemons, key=lambda one: (-one.named_in, natural_key(one.node), one.gpu_index or 0))
+
+
+def exclude_line(lemons: Iterable[Lemon]) -> str:
+    """Return the line for a job script that leaves out lemons; empty if none was at fault lately."""
+    nodes = {one.node for one in lemons if one.clean_since < LEAST_RUNS}
+    return f"#SBATCH --exclude={hosts.fold(nodes)}" if nodes else ""
+
+
+def lemon_result(lemons: Iterable[Lemon]) -> Result:
+    """Return the lemons as data."""
+    return Result(Lemon._fields, _TYPES, iter([list(lemons)]))
