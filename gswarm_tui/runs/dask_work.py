@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -58,9 +59,11 @@ def connected(where: str, slurm_options: Mapping[str, Any]) -> Iterator[Any]:
             if where == SLURM:
                 options = dict(slurm_options)
                 jobs, patience_s = int(options.pop("jobs", 1)), _JOBS_S
-                target = stack.enter_context(_slurm_cluster(options, jobs))
+                target = stack.enter_context(_slurm_cluster(options))
+                _check_job(target.job_script())
+                target.scale(jobs=jobs)
             client = stack.enter_context(Client(target, timeout=_START_S))
-        except (OSError, ValueError, TypeError, RuntimeError) as error:
+        except (OSError, ValueError, TypeError, RuntimeError, subprocess.TimeoutExpired) as error:
             what = f"no Dask scheduler answers at {quote(where)}"
             if where == SLURM:
                 what = "Dask can't start workers as Slurm jobs; see [dask] in the config file"
@@ -73,17 +76,22 @@ def connected(where: str, slurm_options: Mapping[str, Any]) -> Iterator[Any]:
         yield client
 
 
-def _slurm_cluster(options: dict[str, Any], jobs: int) -> Any:
+def _check_job(script: str) -> None:
+    """Raise OSError with sbatch's words if it refuses a job; Dask would only log them and try again."""
+    done = subprocess.run(
+        ["sbatch", "--test-only"], input=script, capture_output=True, text=True, check=False, timeout=60
+    )
+    if done.returncode:
+        raise OSError(done.stderr.strip().rpartition("\n")[2] or "sbatch failed")
+
+
+def _slurm_cluster(options: dict[str, Any]) -> Any:
     from dask_jobqueue import SLURMCluster
 
     if "log_directory" not in options:
         options["job_extra_directives"] = [*options.get("job_extra_directives", ()), "--output=/dev/null"]
     usual = {"job_name": "gswarm-tui", "cores": 1, "processes": 1, "memory": "4GB"}
-    cluster = SLURMCluster(**usual | options)
-    cluster.scale(jobs=jobs)
-    # What sbatch refuses is raised here; otherwise Dask only logs it.
-    cluster.sync(cluster._correct_state)
-    return cluster
+    return SLURMCluster(**usual | options)
 
 
 def _hosts(client: Any) -> dict[str, str]:

@@ -147,6 +147,17 @@ def test_lost_worker_costs_time_only_and_files_of_one_node_are_read_there(
     assert figures(there) == figures(expected[-1])
 
 
+def test_job_that_slurm_refuses_is_one_sentence(cluster: Cluster, folder: Path) -> None:
+    done = subprocess.run(
+        ["gswarm-tui", "runs", "--dask=slurm"],  # 4 GB are more than a node has
+        check=False, env=user_env(cluster), cwd=folder, capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert "Dask can't start workers as Slurm jobs" in line
+    assert "Requested node configuration is not available" in line
+
+
 def test_slurm_starts_workers_that_list_runs_as_one_machine_does(cluster: Cluster, folder: Path) -> None:
     make_runs(folder, 6)
     config = 'jobs = 2\njob_directives_skip = ["--mem"]\nscheduler_options = {interface = "bridge"}\n'
