@@ -49,6 +49,7 @@ NEEDS_A_TERMINAL_OR_A_RUN = {
     "trace",
     "who",
     "stacks",
+    "thin",
     "trial",
     "web",
     *CONTROLLING,
