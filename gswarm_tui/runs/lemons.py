@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import NamedTuple
 
 from gswarm_agent.frame import gpu_label
@@ -19,14 +19,14 @@ LEAST_RUNS = 3
 """Runs in which findings name a lemon; after as many without one, it isn't left out any more."""
 _KINDS = OF_NODES | {"slow_steps", "input_straggler", "rank_behind"}
 """Faults of nodes, and kinds that name the slowest rank."""
-_TYPES = ("VARCHAR", "INTEGER", "INTEGER", "INTEGER", "INTEGER", "TIMESTAMP", "VARCHAR[]", "VARCHAR")
+_TYPES = ("VARCHAR", "INTEGER", "INTEGER", "INTEGER", "INTEGER", "DATE", "VARCHAR", "VARCHAR")
 
 
 class Lemon(NamedTuple):
     """A node, or a GPU of it, that findings name in ``named_in`` of ``runs`` runs on the node.
 
-    ``clean_since`` counts the newest of them in a row without such a finding. ``last_at`` is when the last
-    one with it began (UTC).
+    ``clean_since`` counts the newest of them in a row without such a finding. ``last_on`` is the day on which
+    the last one with it began (UTC).
     """
 
     node: str
@@ -34,16 +34,15 @@ class Lemon(NamedTuple):
     named_in: int
     runs: int
     clean_since: int
-    last_at: datetime
-    kinds: list[str]
+    last_on: date
+    kinds: str
     uuid: str
 
     @property
     def text(self) -> str:
         """The lemon as in "gpu03:5 in 4 of 9 runs (thermal), last on 2026-11-20"."""
         where = self.node if self.gpu_index is None else f"{self.node}:{gpu_label(self.gpu_index)}"
-        last = f"{self.last_at:%Y-%m-%d}"
-        return f"{where} in {self.named_in} of {self.runs} runs ({', '.join(self.kinds)}), last on {last}"
+        return f"{where} in {self.named_in} of {self.runs} runs ({self.kinds}), last on {self.last_on}"
 
 
 def find(lines: Iterable[RunLine]) -> list[Lemon]:
@@ -64,8 +63,8 @@ def find(lines: Iterable[RunLine]) -> list[Lemon]:
             last = max(at for at, line in enumerate(runs) if line.run in by_run)
             lemon = Lemon(
                 *(node, found[-1].gpu_index, len(by_run), len(runs), len(runs) - 1 - last),
-                datetime.fromtimestamp(runs[last].started_at, UTC).replace(tzinfo=None),
-                sorted({one.kind for one in found}),
+                datetime.fromtimestamp(runs[last].started_at, UTC).date(),
+                ", ".join(sorted({one.kind for one in found})),
                 found[-1].uuid,
             )
             lemons.append(lemon)

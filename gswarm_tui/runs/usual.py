@@ -45,7 +45,7 @@ def compare(line: RunLine, known: Iterable[RunLine]) -> tuple[str, Finding | Non
     parts = (
         f"{line.name}: {text}",
         f"{100 * slower_by / usual:.0f} % {'longer' if unit else 'less'}",
-        f"differs: {evidence_text(differences) or 'nothing in nodes, GPUs, software, clocks and iowait'}",
+        f"differs: {evidence_text(differences) or 'nothing known in nodes, GPUs, software, clocks, iowait'}",
         f"≈ {gpu_time(line.gpus * line.seconds * slower_by / (value if unit else usual))} more than usual",
         clause(SLOWER.advice),
     )

@@ -228,7 +228,7 @@ def test_a_run_is_compared_with_former_ones_and_lemons_are_named(
         )
     (lemon,) = runs(capsys, tmp_path / "runs", "--nodes")
     assert (lemon["node"], lemon["gpu_index"], lemon["named_in"], lemon["runs"]) == ("n1", 1, 4, 4)
-    assert (lemon["kinds"], lemon["uuid"]) == (["thermal"], "GPU-n1-1")
+    assert (lemon["kinds"], lemon["last_on"], lemon["uuid"]) == ("thermal", "2027-01-15", "GPU-n1-1")
     assert main(["runs", "--nodes"]) == 0
     assert capsys.readouterr().out.endswith("\n#SBATCH --exclude=n1\n")
     db = f"--db={tmp_path / 'runs/3.duckdb'}"
@@ -237,7 +237,9 @@ def test_a_run_is_compared_with_former_ones_and_lemons_are_named(
     shown = capsys.readouterr().out
     assert f"usual     {usual}\n" in shown
     assert "lemons    n1:1 in 4 of 4 runs (thermal), last on 2027-01-15\n" in shown
-    assert f"train-7b: {usual} · 20 % less · differs: nothing in nodes, GPUs, " in " ".join(shown.split())
+    assert f"train-7b: {usual} · 20 % less · differs: nothing known in nodes, GPUs, " in " ".join(
+        shown.split()
+    )
     assert main(["diagnose", db, "--json"]) == 0
     (slower,) = [
         one for one in json.loads(capsys.readouterr().out)["findings"] if one["kind"][:6] == "slower"
