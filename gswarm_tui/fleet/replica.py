@@ -152,8 +152,7 @@ def restore_history(fleet: Fleet, values: Sequence[Any]) -> None:
         new = empty_history(len(fleet.nodes), len(node.facts))
         for history, (times, intervals, tables) in zip(new, parts, strict=True):
             at = np.frombuffer(times, dtype=np.float64)
-            shape = len(at), history.shape[0], -1 if tables else 0
-            table = np.frombuffer(tables, dtype=np.float32).reshape(shape)
+            table = np.frombuffer(tables, dtype=np.float32).reshape(len(at), *history.shape)
             history.extend(at, np.frombuffer(intervals, dtype=np.float32), table)
     except (KeyError, TypeError, ValueError) as error:
         raise ReplicaError(f"invalid history of a node: {error}") from None

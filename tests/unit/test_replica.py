@@ -173,6 +173,17 @@ def test_replica_stays_equal_to_the_fleet(seed: int) -> None:
         assert replica.nodes[name].mine == node.mine
 
 
+def test_replica_has_the_history_of_a_node_without_gpus() -> None:
+    hub = LocalHub(Fleet(["login1"]), clock=lambda: T0)
+    hub.publish(introduced("login1", T0, gpus=0))
+    hub.publish(arrived(1, [], "login1", host=host_row(cpu_pct=12.0)))
+    hub.flush()
+    replica = replica_of(hub.fleet, EventReader())
+    history = node_history(hub.fleet.nodes["login1"])
+    assert history is not None
+    assert node_history(replica.nodes["login1"]) == history
+
+
 @pytest.mark.parametrize("part", ["columns", "nodes", "sessions", "log", "rules"])
 def test_invalid_states_are_refused(part: str) -> None:
     state = fleet_state(Drive(1).hub.fleet)
