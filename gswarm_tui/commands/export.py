@@ -31,7 +31,8 @@ from gswarm_tui.printing.progress import Progress
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.transfer.parquet import Slice, write_dataset
 
-FORMATS = ("json", "csv", "parquet")
+FORMATS = ("json", "csv", "parquet", "wandb")
+_FOLDERS = ("parquet", "wandb")
 _STDOUT = "-"
 
 
@@ -41,12 +42,12 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         "export",
         "[SESSION] [--format FORMAT] [-o PATH] [options]",
         "Export a session (default: whole recordings) as JSON in gswarm-profiler's format, as CSV with one "
-        "table, or as a Parquet dataset with all tables and profiles.",
+        "table, as a Parquet dataset with all tables and profiles, or as an offline run of Weights & Biases.",
     )
     add = parser.add_argument
     add("session", nargs="*", metavar="SESSION", help='name, number, or "recording 1"')
     add("--format", choices=FORMATS, help="output format (default: from the suffix of -o)")
-    add("--output", "-o", metavar="PATH", help="file, or folder for parquet; - is standard output")
+    add("--output", "-o", metavar="PATH", help="file, or folder for parquet and wandb; - is standard output")
     add("--append", metavar="DATASET", help="add runs, also of 'runs/*.duckdb', to a Parquet dataset")
     text = f"rows of the CSV: {', '.join(TABLES)} (default: gpu)"
     add("--table", choices=TABLES, metavar="TABLE", help=text)
@@ -66,15 +67,19 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         if arguments.table is not None and kind != "csv":
             raise UserError(f"--table applies only to CSV; remove it for {kind}.")
         check_csv_safe(arguments.csv_safe, kind)
-        if arguments.output == _STDOUT and kind == "parquet":
-            raise UserError("Parquet is written to a folder, not to standard output; name a folder with -o.")
+        if arguments.output == _STDOUT and kind in _FOLDERS:
+            raise UserError(
+                f"{kind.capitalize()} is written to a folder, not to standard output; name a folder with -o."
+            )
         if arguments.output == _STDOUT:
             _text(source, chosen, arguments, kind, sys.stdout)
             return 0
         # train.json for a session of that name, run.json for all of run.duckdb
         usual = f"{file_name(chosen[0].name if named.name else source.path.stem)}.{kind}"
         target = Path(arguments.output or usual).expanduser()
-        if kind == "parquet":
+        if kind == "wandb":
+            written = _wandb(source, chosen, target, arguments)
+        elif kind == "parquet":
             written = _parquet(source, chosen, target, force=arguments.force, all_gpus=arguments.all_gpus)
         else:
             check_output_file(target, force=arguments.force, recording=source.path)
@@ -95,19 +100,18 @@ def _format(arguments: Namespace) -> str:
         return kind
     if suffix:
         raise UserError(
-            f"{quote(suffix)} isn't a known suffix; name a .json, .csv or .parquet file, or use --format."
+            f"{quote(suffix)} isn't a known suffix; name a .json, .csv, .parquet or .wandb file, "
+            "or use --format."
         )
     raise UserError(
-        "no format; use --format json, csv or parquet, or -o with a name that ends in one of these."
+        "no format; use --format json, csv, parquet or wandb, or -o with a name that ends in one of these."
     )
 
 
 def _text(source: QuerySource, chosen: Sequence[Period], arguments: Namespace, kind: str, out: TextIO) -> str:
     """Write JSON or CSV; return the numbers of rows as text."""
-    if kind == "json" and len(chosen) > 1:
-        raise UserError(
-            f'{source.path} has {len(chosen)} recordings, but JSON takes one; name it, as in "recording 1".'
-        )
+    if kind == "json":
+        _require_one(source, chosen, "JSON")
     with Progress(f"writing {kind.upper()}") as progress:
         if kind == "csv":
             options = {"safe": arguments.csv_safe, "all_gpus": arguments.all_gpus}
@@ -125,6 +129,26 @@ def _parquet(
     with new_folder(folder, force=force) as part, Progress("writing Parquet") as progress:
         samples, profiles = write_dataset(source, part, slices, progress.report)
     return _written(samples, profiles)
+
+
+def _wandb(source: QuerySource, chosen: Sequence[Period], folder: Path, arguments: Namespace) -> str:
+    from gswarm_tui.exchange.wandb_export import write_wandb
+
+    _require_one(source, chosen, "wandb")
+    with (
+        new_folder(folder, force=arguments.force) as part,
+        Progress("writing an offline run of W&B") as progress,
+    ):
+        count = write_wandb(source, chosen[0], part, progress.report, all_gpus=arguments.all_gpus)
+    print_notice(f"nothing was sent; send the run with wandb sync {folder}/wandb/offline-run-*")
+    return plural(count, "value")
+
+
+def _require_one(source: QuerySource, chosen: Sequence[Period], kind: str) -> None:
+    if len(chosen) > 1:
+        raise UserError(
+            f'{source.path} has {len(chosen)} recordings, but {kind} takes one; name it, as in "recording 1".'
+        )
 
 
 def _slices(chosen: Sequence[Period], *, all_gpus: bool) -> list[Slice]:

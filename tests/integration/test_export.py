@@ -308,10 +308,13 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "no format; use --format json, csv or parquet, or -o with a name that ends in one of these."),
+        (
+            [],
+            "no format; use --format json, csv, parquet or wandb, or -o with a name that ends in one of",
+        ),
         (
             ["-o", "s.xlsx"],
-            '".xlsx" isn\'t a known suffix; name a .json, .csv or .parquet file, or use --format.',
+            '".xlsx" isn\'t a known suffix; name a .json, .csv, .parquet or .wandb file, or use',
         ),
         (["trian", "-o", "x.json"], 'has no session "trian"; perhaps you meant train.'),
         (["-o", "nowhere/x.json"], "no folder nowhere; create it, or name another one with -o."),

@@ -1,0 +1,62 @@
+"""Export to an offline run of Weights & Biases. Nothing is sent: ``wandb sync`` does that."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from gswarm_tui.analysis.periods import Period
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.exchange.tracked_run import POINT_S, describe, points
+from gswarm_tui.store.querying.results import QuerySource
+
+
+def write_wandb(
+    source: QuerySource, period: Period, folder: Path, report: Callable[[float], None], *, all_gpus: bool
+) -> int:
+    """Write a run into ``folder``/wandb; return the number of points. Raises UserError, StoreError."""
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        del os.environ[name]  # a job's own run, API key or server
+    os.environ["WANDB_ERROR_REPORTING"] = "false"
+    try:
+        import wandb
+    except ImportError:
+        raise UserError("this format needs wandb; install the extra gswarm-tui[wandb].") from None
+    run, began = describe(source, period), period.bounds[0]
+    settings = wandb.Settings(
+        mode="offline",
+        host="",
+        silent=True,
+        console="off",
+        disable_git=True,
+        disable_code=True,
+        x_disable_machine_info=True,
+        x_disable_meta=True,
+        x_disable_stats=True,
+        x_save_requirements=False,
+    )
+    written = 0
+    try:
+        begun = wandb.init(
+            project="gswarm-tui",
+            name=run.name,
+            dir=str(folder),
+            config=run.config,
+            tags=run.tags,
+            settings=settings,
+        )
+        begun.define_metric("time_s")
+        begun.define_metric("*", step_metric="time_s")
+        for step, values in points(source, period, all_gpus=all_gpus):
+            passed = POINT_S * (step + 1)
+            report(min(1.0, passed / max(1.0, period.seconds)))
+            begun.log({**values, "time_s": passed, "_timestamp": began + passed}, step=step)
+            written += len(values)
+        begun.summary.update(run.summary)
+        begun.finish()
+    except wandb.Error as error:
+        raise UserError(f"wandb can't write the run: {error}.") from error
+    finally:
+        wandb.teardown()
+    return written
