@@ -1,8 +1,10 @@
-"""Limit of memory for the import of a file from a stranger: a small file can unfold to any size."""
+"""Bounds of the import of a file from a stranger: a small file can unfold to any size, and take any time."""
 
 from __future__ import annotations
 
 import resource
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,12 +20,17 @@ _REFUSED = "Out of Memory Error: Failed to allocate block", "Out of Memory Error
 def bounded(path: Path, memory_mib: int = MEMORY_MIB) -> Iterator[None]:
     """Limit the memory that the block, and the tools that it starts, take beyond what this process has.
 
+    SIGTERM and SIGHUP end the block by an exception, as Ctrl-C does, so that it removes what it wrote.
+
     Raises ReportError if the limit is met.
     """
     pages = int(Path("/proc/self/statm").read_text().split()[5])
     most = pages * resource.getpagesize() + (memory_mib << 20)
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))
+    # A signal that this process ignores, as SIGHUP under nohup, stays ignored.
+    ending = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN]
+    handlers = [signal.signal(each, lambda number, _frame: sys.exit(128 + number)) for each in ending]
     try:
         yield
     except Exception as error:
@@ -35,3 +42,5 @@ def bounded(path: Path, memory_mib: int = MEMORY_MIB) -> Iterator[None]:
         raise
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+        for each, handler in zip(ending, handlers, strict=True):
+            signal.signal(each, handler)

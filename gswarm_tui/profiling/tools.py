@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -65,9 +63,7 @@ def exported(path: Path, environ: Mapping[str, str]) -> Iterator[Path]:
     """Export a report to a file in a private folder, which is removed afterwards. Raises ReportError."""
     instead = ", or import the file that nsys export --type sqlite makes of it elsewhere"
     nsys = find_tool("nsys", path, environ, instead)
-    # Exports hold the environment: the folder has mode 0700, and goes, too, if a signal ends this program.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _frame: sys.exit(128 + number))
+    # Exports hold the environment: the folder has mode 0700.
     with tempfile.TemporaryDirectory(prefix="gswarm-tui-", ignore_cleanup_errors=True) as folder:
         out = Path(folder) / "report.sqlite"
         done = run_tool([nsys, *_EXPORT, str(out), str(path.absolute())], environ)

@@ -394,6 +394,26 @@ def test_ctrl_c_ends_an_endless_import_and_leaves_nothing(tmp_path: Path) -> Non
     assert not db.exists()
 
 
+def test_sigterm_ends_an_import_and_leaves_nothing_in_a_recording(a100: Path, tmp_path: Path) -> None:
+    trace, db = tmp_path / "rank0.json", Path(shutil.copy(a100, tmp_path / "run.duckdb"))
+    op = b'{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 1.0, "dur": 1.0}'
+    trace.write_bytes(b'{"traceEvents": [' + b",".join([op] * 50_000) + b"]}")
+    # The program gets the signal when it has written half of the trace.
+    code = """if True:
+        import os, signal, sys
+        from pathlib import Path
+        from gswarm_tui.profiling.importing import import_report
+        def report(share):
+            if share > 0.5:
+                os.kill(os.getpid(), signal.SIGTERM)
+        import_report(Path(sys.argv[1]), Path(sys.argv[2]), os.environ, report=report)
+    """
+    done = subprocess.run([sys.executable, "-c", code, str(trace), str(db)], check=False)
+    assert done.returncode == 143
+    assert not Path(f"{db}.wal").exists()
+    assert query(db, "SELECT count(*) FROM trace_op_events") == [(0,)]
+
+
 def test_a_cut_or_foreign_file_is_refused_in_one_sentence(
     report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
