@@ -50,7 +50,7 @@ def find(lines: Iterable[RunLine]) -> list[Lemon]:
     on_node = defaultdict[str, list[RunLine]](list)
     named = defaultdict[tuple[str, str], dict[str, list[RunFinding]]](dict)
     for line in sorted(lines, key=lambda one: one.started_at):
-        if "--demo" not in line.command:
+        if not line.simulated:
             for node in line.nodes:
                 on_node[node].append(line)
             for one in line.findings:

@@ -79,6 +79,11 @@ class RunLine:
     step_s: float | None
     thinned: bool = False
 
+    @property
+    def simulated(self) -> bool:
+        """Whether any of its GPUs is simulated, as the names of these say."""
+        return any("(simulated)" in model for model in self.gpu_models)
+
     def to_json(self) -> str:
         """Return the line as a JSON object with its version."""
         return json.dumps({"version": VERSION, **asdict(self)})

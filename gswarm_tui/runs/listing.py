@@ -30,7 +30,7 @@ def run_table(lines: Sequence[RunLine], now: float | None = None, zone: tzinfo |
             _started(line.started_at, now, zone),
             line.name,
             line.job or DASH,
-            str(line.gpus),
+            f"{line.gpus}{' sim' * line.simulated}",
             duration(line.seconds) + _SIGNS.get(line.state, ""),
             energy(line.energy_j),
             percent(line.util_mean_pct),

@@ -113,7 +113,7 @@ def test_a_gpu_at_fault_in_three_runs_is_a_lemon_until_it_is_clean_in_three() ->
     [
         pytest.param(at_fault(3, uuid="GPU-new"), id="swapped GPU"),
         pytest.param(at_fault(3, "idle_gpus"), id="the job's own waste"),
-        pytest.param(at_fault(3, command="gswarm-tui --demo"), id="simulated"),
+        pytest.param(at_fault(3, gpu_models=("NVIDIA H100 80GB HBM3 (simulated)",)), id="simulated"),
         pytest.param(at_fault(3, nodes=("gpu01",)), id="foreign node"),
     ],
 )
