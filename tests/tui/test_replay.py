@@ -14,6 +14,7 @@ from textual.pilot import Pilot
 
 from gswarm_agent.frame import WARNING, Note
 from gswarm_tui.analysis.periods import load_sessions
+from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.replay import ReplayApp
@@ -114,6 +115,21 @@ async def test_recording_being_loaded_is_named_and_can_be_left_at_once(path: Pat
                 assert untrue not in screen_text(app)
             await pilot.press(key)
         assert app.return_value == "quit"
+
+
+async def test_sessions_that_start_later_are_listed_opened_and_compared(deck: Deck) -> None:
+    deck.app.open_queries = lambda: RecordingQueries(deck.source.second_source())
+    async with deck.app.run_test(size=(120, 30)) as pilot:
+        await deck.settle(pilot)
+        await deck.press(pilot, "S")
+        assert "2 sessions  none running" in screen_text(deck.app)
+        assert "starts later" in line_with(deck.app, "○ full_training 14:00:40")
+        await deck.press(pilot, "enter", "c", "enter")
+        await shows(deck.app, pilot, "full_training vs warm_up")
+        await deck.press(pilot, "escape", "enter")
+        assert deck.seconds == 40
+        await deck.press(pilot, "S")
+        assert "starts later" not in screen_text(deck.app)
 
 
 async def test_keys_change_the_speed(deck: Deck) -> None:

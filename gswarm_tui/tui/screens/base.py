@@ -256,6 +256,16 @@ class ViewerApp(TerminalApp):
         """The fleet's state; another object after a jump in time."""
 
     @property
+    def sessions(self) -> list[Session]:
+        """All sessions; the fleet of a replay lacks those that start after the time shown."""
+        begun, player = self.fleet.sessions.sessions, self.player
+        if player is None or self.mode == PAST:
+            return list(begun.values())
+        known = player.timeline.sessions
+        every = [Session(s.session_id, s.name, s.start, s.note, s.end or player.end) for s in known]
+        return [begun.get(one.session_id, one) for one in every]
+
+    @property
     @abstractmethod
     def ended(self) -> bool:
         """Whether the recording has ended."""

@@ -137,12 +137,11 @@ class SessionScreen(ComputedScreen[SessionDetails]):
 
 def compare_with_another(viewer: ViewerApp, session: Session) -> None:
     """Ask for another session, and show both side by side."""
-    others = [one for one in viewer.fleet.sessions.sessions.values() if one is not session]
+    others = [one for one in viewer.sessions if one.session_id != session.session_id]
     if not others:
         viewer.show_notice("no other session to compare with")
         return
-    begun = [viewer.local(one.started_at) for one in others]
-    choices = [Choice(s, f"{at:%d %b %H:%M:%S}  {s.name}") for s, at in zip(others, begun, strict=True)]
+    choices = [Choice(one, f"{viewer.local(one.started_at):%d %b %H:%M:%S}  {one.name}") for one in others]
     dialog = PickDialog(f"compare {session.name} with which session?", choices)
     ask(viewer, dialog, lambda other: viewer.show(ComparisonScreen([session, other])))
 

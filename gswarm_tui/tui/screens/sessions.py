@@ -58,6 +58,7 @@ def session_row(session: Session, fleet: Fleet, now: float, zone: tzinfo | None)
     """
     measured, silent_s = bool(session.util_s or session.power_s), stale_after_s(fleet.interval_s)
     partial = session.partial(fleet.nodes, now, silent_s) if measured or session.running else ""
+    later = "" if session.running or session.started_at <= now else "starts later"
     energy_j = session.energy_j if measured else None
     figures = percent(session.mean_util), watts(session.mean_power_w), energy(energy_j)
     begun = started(session.started_at, now, zone)
@@ -66,7 +67,7 @@ def session_row(session: Session, fleet: Fleet, now: float, zone: tzinfo | None)
     return (
         Span("●", "good") if session.running else Span("○", "dim"),
         *(Span(clean(text), role) for text in (session.name, begun, lasted, *figures)),
-        Span(joined((partial, clean(session.note))), "warning" if partial else "dim"),
+        Span(joined((partial, later, clean(session.note))), "warning" if partial else "dim"),
     )
 
 
@@ -114,8 +115,7 @@ class SessionsScreen(ViewerScreen):
         now = self.viewer.now()
         table = self.query_one(TableView)
         before = self._keys[table.cursor] if table.cursor < len(self._keys) else None
-        every = self.fleet.sessions.sessions.values()
-        self._shown = sorted(every, key=lambda s: (not s.running, -s.started_at))
+        self._shown = sorted(self.viewer.sessions, key=lambda s: (not s.running, -s.started_at))
         running = sum(s.running for s in self._shown)
         state = Span(f"  {running or 'none'} running", "good" if running else "dim")
         others = f"  {plural(len(self._profiles), 'profile')}" if self._profiles else ""
@@ -130,10 +130,7 @@ class SessionsScreen(ViewerScreen):
         rows = [session_row(one, self.fleet, now, zone) for one in self._shown]
         rows += [profile_row(one, now, zone) for one in self._profiles]
         table.show_columns(session_columns(rows, self.size.width), rows)
-        self._keys = [
-            *(session.session_id for session in self._shown),
-            *(one.profile_id for one in self._profiles),
-        ]
+        self._keys = [*(s.session_id for s in self._shown), *(p.profile_id for p in self._profiles)]
         if before in self._keys:
             table.move_to(self._keys.index(before))
         if now - self._read_at >= READ_EVERY_S and (queries := self.open_queries()) is not None:
