@@ -31,8 +31,8 @@ from gswarm_tui.printing.progress import Progress
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.transfer.parquet import Slice, write_dataset
 
-FORMATS = ("json", "csv", "parquet", "wandb")
-_FOLDERS = ("parquet", "wandb")
+FORMATS = ("json", "csv", "parquet", "wandb", "mlflow")
+_FOLDERS = FORMATS[2:]
 _STDOUT = "-"
 
 
@@ -42,12 +42,17 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         "export",
         "[SESSION] [--format FORMAT] [-o PATH] [options]",
         "Export a session (default: whole recordings) as JSON in gswarm-profiler's format, as CSV with one "
-        "table, as a Parquet dataset with all tables and profiles, or as an offline run of Weights & Biases.",
+        "table, as a Parquet dataset with all tables and profiles, or as a run of W&B or MLflow.",
     )
     add = parser.add_argument
     add("session", nargs="*", metavar="SESSION", help='name, number, or "recording 1"')
     add("--format", choices=FORMATS, help="output format (default: from the suffix of -o)")
-    add("--output", "-o", metavar="PATH", help="file, or folder for parquet and wandb; - is standard output")
+    add(
+        "--output",
+        "-o",
+        metavar="PATH",
+        help="file, or folder for parquet, wandb, mlflow; - is standard output",
+    )
     add("--append", metavar="DATASET", help="add runs, also of 'runs/*.duckdb', to a Parquet dataset")
     text = f"rows of the CSV: {', '.join(TABLES)} (default: gpu)"
     add("--table", choices=TABLES, metavar="TABLE", help=text)
@@ -77,8 +82,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         # train.json for a session of that name, run.json for all of run.duckdb
         usual = f"{file_name(chosen[0].name if named.name else source.path.stem)}.{kind}"
         target = Path(arguments.output or usual).expanduser()
-        if kind == "wandb":
-            written = _wandb(source, chosen, target, arguments)
+        if kind in ("wandb", "mlflow"):
+            written = _tracked(source, chosen, target, arguments, kind)
         elif kind == "parquet":
             written = _parquet(source, chosen, target, force=arguments.force, all_gpus=arguments.all_gpus)
         else:
@@ -100,11 +105,12 @@ def _format(arguments: Namespace) -> str:
         return kind
     if suffix:
         raise UserError(
-            f"{quote(suffix)} isn't a known suffix; name a .json, .csv, .parquet or .wandb file, "
+            f"{quote(suffix)} isn't a known suffix; name a .json, .csv, .parquet, .wandb or .mlflow file, "
             "or use --format."
         )
     raise UserError(
-        "no format; use --format json, csv, parquet or wandb, or -o with a name that ends in one of these."
+        "no format; use --format json, csv, parquet, wandb or mlflow, or -o with a name that ends in one "
+        "of these."
     )
 
 
@@ -131,16 +137,22 @@ def _parquet(
     return _written(samples, profiles)
 
 
-def _wandb(source: QuerySource, chosen: Sequence[Period], folder: Path, arguments: Namespace) -> str:
-    from gswarm_tui.exchange.wandb_export import write_wandb
+def _tracked(
+    source: QuerySource, chosen: Sequence[Period], folder: Path, arguments: Namespace, kind: str
+) -> str:
+    """Write a run of an experiment tracker."""
+    _require_one(source, chosen, kind)
+    if kind == "wandb":
+        from gswarm_tui.exchange.wandb_export import write_wandb as write
 
-    _require_one(source, chosen, "wandb")
-    with (
-        new_folder(folder, force=arguments.force) as part,
-        Progress("writing an offline run of W&B") as progress,
-    ):
-        count = write_wandb(source, chosen[0], part, progress.report, all_gpus=arguments.all_gpus)
-    print_notice(f"nothing was sent; send the run with wandb sync {folder}/wandb/offline-run-*")
+        then = f"send the run with wandb sync {folder}/wandb/offline-run-*"
+    else:
+        from gswarm_tui.exchange.mlflow_export import write_mlflow as write
+
+        then = f"show the run with mlflow ui --backend-store-uri sqlite:///{folder}/mlflow.db"
+    with new_folder(folder, force=arguments.force) as part, Progress(f"writing {kind}") as progress:
+        count = write(source, chosen[0], part, progress.report, all_gpus=arguments.all_gpus)
+    print_notice(f"nothing was sent; {then}")
     return plural(count, "value")
 
 

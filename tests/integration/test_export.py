@@ -310,11 +310,11 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (
             [],
-            "no format; use --format json, csv, parquet or wandb, or -o with a name that ends in one of",
+            "no format; use --format json, csv, parquet, wandb or mlflow, or -o with a name",
         ),
         (
             ["-o", "s.xlsx"],
-            '".xlsx" isn\'t a known suffix; name a .json, .csv, .parquet or .wandb file, or use',
+            '".xlsx" isn\'t a known suffix; name a .json, .csv, .parquet, .wandb or .mlflow file, or use',
         ),
         (["trian", "-o", "x.json"], 'has no session "trian"; perhaps you meant train.'),
         (["-o", "nowhere/x.json"], "no folder nowhere; create it, or name another one with -o."),

@@ -235,6 +235,8 @@ HOMES: dict[str, set[str]] = {
     "jinja2": {"gswarm_tui.reporting"},
     "markupsafe": {"gswarm_tui.reporting"},
     "matplotlib": {"gswarm_tui.plotting"},
+    "alembic": {"gswarm_tui.exchange.mlflow_export"},
+    "mlflow": {"gswarm_tui.exchange.mlflow_export"},
     "wandb": {"gswarm_tui.exchange.wandb_export"},
     "numpy": {
         "gswarm_tui.control.profiles",
@@ -265,7 +267,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.common": 850,
     "gswarm_tui.control": 2_275,
     "gswarm_tui.doctor": 400,
-    "gswarm_tui.exchange": 900,
+    "gswarm_tui.exchange": 950,
     "gswarm_tui.fleet": 3_400,
     "gswarm_tui.insight": 4_300,
     "gswarm_tui.launch": 1_750,
