@@ -62,8 +62,9 @@ def _parser() -> ArgumentParser:
     command("check", _check)
     command("ask", _ask, "--step")
     command("simulate", _simulate)
-    mark = command("mark", _mark, "--folder")
+    mark = command("mark", _mark)
     mark.add_argument("name", metavar="NAME", help="name of the mark, in quotes if it has spaces")
+    mark.add_argument("--folder", default="", help="the agents' folder (default: /var/tmp or /tmp)")
     mark.add_argument("--value", action="append", default=[], metavar="KEY=VALUE", help="number or text")
     return parser
 

@@ -16,7 +16,7 @@ from gswarm_tui.common.paths import state_folder
 from gswarm_tui.common.quantities import mebibytes
 from gswarm_tui.doctor.report import LocalReport
 
-SLURM_COMMANDS = ("scontrol", "squeue", "srun")
+SLURM_COMMANDS = ("scontrol", "srun")
 MIN_FOLDER_MIB = 1024
 
 

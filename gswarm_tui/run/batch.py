@@ -71,6 +71,7 @@ class BatchRun:
     _pid: int = 0
     _end: int = -1
     _command: subprocess.Popen[bytes] | None = None
+    # Popen warns when an object is deleted whose process still runs, so the server's is kept.
     _server: subprocess.Popen[bytes] | None = None
     _pause_s: float = RESTART_S
     _started_at: float = 0.0

@@ -142,9 +142,7 @@ def test_problems_of_this_machine_are_sentences(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     report = check_here({"PATH": str(tmp_path), "SLURM_JOB_ID": "1"}, tmp_path)
     assert report.slurm_commands == ()
-    assert report.problems == (
-        "this shell is in a Slurm job, but scontrol, squeue, srun aren't on your PATH.",
-    )
+    assert report.problems == ("this shell is in a Slurm job, but scontrol, srun aren't on your PATH.",)
     (tmp_path / "gswarm-tui").mkdir(mode=0o777)
     (tmp_path / "gswarm-tui").chmod(0o777)
     assert "others can write to" in check_here({}, tmp_path).problems[0]

@@ -238,7 +238,7 @@ def _cell_styles(style: Style | None, system: ColorSystem) -> tuple[CellStyle, C
 def _available(colour: Color, system: ColorSystem) -> Color:
     """Return the terminal's nearest colour; the ramps have their own replacements.
 
-    Of 256 colours Rich chooses saturated ones for the dark backgrounds of themes, such as teal for Nord's.
+    For the dark backgrounds of themes, Rich would choose saturated ones of the 256 colours.
     """
     if system is not ColorSystem.EIGHT_BIT or colour.triplet is None:
         return colour.downgrade(system)
