@@ -53,7 +53,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     arguments = parser.read(args)
     form = formats.parse_output_options(arguments)
     check_output_file(form.out, force=form.force)
-    since = choosing.parse_since(arguments.since) if arguments.since else None
+    since = None if arguments.since is None else choosing.parse_since(arguments.since)
     choosing.sort([], arguments.sort)  # a wrong name is refused before files are read
     filters = [word for word in arguments.words if choosing.is_filter(word)]
     places = [Path(word).expanduser() for word in arguments.words if word not in filters]
@@ -83,7 +83,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         print_notice(
             f"no recording in {where}" if not found else f"none of {plural(len(found), 'run')} matches"
         )
-    table = listing.run_table(chosen, time.time())
+    table = listing.run_table(chosen, time.time() if form.out is None else None)
     with formats.text_out(form.out) as out:
         if form.format == "markdown":
             formats.write_markdown_table(table.names, table.rows, out, right=table.right)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from gswarm_agent.frame import gpu_label
+from gswarm_tui.fleet.plain_values import typed
 
 VERSION = 2
 """Version of a line in the catalogue; lines of other versions are skipped."""
 FINISHED, RUNNING, NO_END = "finished", "running", "no end"
 MOST_FINDINGS = 50
+_YEAR_9999 = 253_370_764_800
+"""Unix seconds; later times have no date."""
 RUN_PREFIX = "run="
 """A dataset has a folder for each run; the one in its table ``recordings`` stands for the run."""
 
@@ -92,12 +96,26 @@ class RunLine:
     def from_json(cls, text: str | bytes) -> RunLine:
         """Return the line of a JSON object. Raises ValueError, TypeError, KeyError for another text."""
         plain = json.loads(text)
-        if not isinstance(plain, dict) or plain.pop("version", None) != VERSION:
+        if not isinstance(plain, dict) or plain.get("version") != VERSION:
             raise ValueError("it has another version")
         for name in ("sessions", "nodes", "gpu_models", "software"):
-            plain[name] = tuple(plain[name])
-        plain["findings"] = tuple(RunFinding(**one) for one in plain["findings"])
-        return cls(**plain)
+            plain[name] = tuple(_all_of(plain[name], str))
+        plain["findings"] = tuple(
+            typed(RunFinding, *(one[each.name] for each in fields(RunFinding)))
+            for one in _all_of(plain["findings"], dict)
+        )
+        line = typed(cls, *(plain[each.name] for each in fields(cls)))
+        _all_of(list(line.marks.values()), int, float)
+        if not all(0 <= at < _YEAR_9999 for at in (line.started_at, line.ended_at or 0, line.seconds)):
+            raise ValueError("it has impossible times")
+        return line
+
+
+def _all_of(values: Any, *parts: type) -> list[Any]:
+    """Return a list whose parts have one of the types. Raises TypeError."""
+    if not isinstance(values, list) or not all(isinstance(one, parts) for one in values):
+        raise TypeError("it has another type")
+    return values
 
 
 def size_and_time(path: Path) -> tuple[int, int]:

@@ -173,6 +173,23 @@ def test_known_runs_are_read_once_and_again_when_they_change(
     assert runs(capsys) == []
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"path": None}, {"started_at": "x"}, {"started_at": 1e300}, {"name": 5}, {"nodes": 5}, {"nodes": [5]},
+        {"gpus": "8"}, {"run": ["x"]}, {"marks": None}, {"marks": {"loss": "low"}}, {"findings": [{}]},
+    ],
+)  # fmt: skip
+def test_a_line_with_wrong_types_is_skipped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: dict[str, object]
+) -> None:
+    path = made(tmp_path / "runs/a.duckdb")
+    first = runs(capsys, path.parent)
+    file = tmp_path / "cache/gswarm-tui/runs.jsonl"
+    file.write_text(json.dumps(json.loads(file.read_text()) | wrong) + "\n" + file.read_text())
+    assert runs(capsys, path.parent) == first
+
+
 def test_a_catalogue_that_is_mostly_outdated_is_rewritten(tmp_path: Path) -> None:
     with closing(FileSource(made(tmp_path / "a.duckdb"), for_people=False)) as source:
         (line,) = read_lines(source)
