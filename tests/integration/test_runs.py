@@ -56,6 +56,7 @@ def made(
     user: str = "ada",
     node: str = "n1",
     mark: str = '{"loss": 2.5}',
+    uid: str | None = None,
 ) -> Path:
     """Record 150 s of a training session with a finding, a mark and a process."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,9 +76,8 @@ def made(
         FindingChanged(began + 30, finding(1, node=node, nodes=(node,), since=began + 10)),
         FindingChanged(began + 30, finding(2, kind="xid", severity="fault", node=node, gpu_hours=0.0)),
     ]
-    record(
-        path, events, replace(INFO, started_at=began, slurm_job_id=job, user_name=user), ended_at=began + 150
-    )
+    info = replace(INFO, started_at=began, slurm_job_id=job, user_name=user, uid=uid)
+    record(path, events, info, ended_at=began + 150)
     return path
 
 
@@ -210,6 +210,20 @@ def test_an_exported_run_is_read_and_counts_once(tmp_path: Path, capsys: pytest.
     assert line["file"] == str(path)
     differ = {name for name in line if line[name] != exported[name]}
     assert differ <= {"file", "file_bytes", "name"}
+
+
+def test_runs_in_a_dataset_have_the_names_of_their_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [str(made(tmp_path / f"runs/{name}.duckdb", uid=name)) for name in "ab"]
+    assert main(["export", "--append", str(tmp_path / "all.parquet"), *files]) == 0
+    capsys.readouterr()
+    exported, recorded = (
+        sorted(line["run"] for line in runs(capsys, tmp_path / place)) for place in ("all.parquet", "runs")
+    )
+    # Both started in the same second, so only the hash of their identifiers tells them apart.
+    assert len(set(exported)) == 2
+    assert exported == recorded
 
 
 def test_what_cannot_be_read_is_named_and_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

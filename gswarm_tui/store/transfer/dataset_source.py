@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from pathlib import Path
+from urllib.parse import unquote
 
 import duckdb
 
@@ -11,6 +13,7 @@ from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, connect_in_memory
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.sql import schema
+from gswarm_tui.store.sql.schema import literal
 from gswarm_tui.store.transfer.importing import checked, columns_of, parquet_rows
 
 
@@ -23,6 +26,8 @@ class DatasetSource(FileSource):
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         dataset, run = self.path.absolute().parents[1], self.path.name
+        # Exports lack the columns that name a run; its folder has the name.
+        named = json.dumps({"imported_run": unquote(run.removeprefix("run="))})
         connection = connect_in_memory({**NO_EXTENSIONS, **self.limits})
         try:
             connection.execute("SET allowed_directories = ?", [[str(dataset)]])
@@ -36,10 +41,10 @@ class DatasetSource(FileSource):
                 if not files and table is schema.RECORDINGS:
                     raise StoreError(f"{self.path} has no Parquet file")
                 there = columns_of(connection, parquet_rows(files)) if files else set()
-                shown = ", ".join(
-                    f"{checked(c) if c.name in there else f'NULL::{c.type}'} AS {c.name}"
-                    for c in table.columns
-                )
+                values = {c.name: checked(c) if c.name in there else f"NULL::{c.type}" for c in table.columns}
+                if table is schema.RECORDINGS:
+                    values["options"] = literal(named)
+                shown = ", ".join(f"{value} AS {name}" for name, value in values.items())
                 rows = f"FROM {parquet_rows(files)} s" if files else "WHERE false"
                 connection.execute(f"CREATE VIEW {table.name} AS SELECT {shown} {rows}")
             connection.execute("SET lock_configuration = true")
