@@ -55,9 +55,9 @@ def find_runs(
 ) -> list[RunLine]:
     """Return a line for each recording in files, the newest first; one in several files counts once.
 
-    What the catalogue doesn't know is read by ``opened``, and so are the files in ``running``. With
-    ``known_too`` the catalogue's other recordings are returned as well, with ``copies`` a line of each
-    file that has the run. ``report`` gets the share done.
+    What the catalogue doesn't know is read by ``opened``, and so are the files in ``running``; links to one
+    file are read once. With ``known_too`` the catalogue's other recordings are returned as well, with
+    ``copies`` a line of each file that has the run. ``report`` gets the share done.
     """
     known: dict[str, list[RunLine]] = {}
     with contextlib.suppress(UserError, OSError):
@@ -65,13 +65,19 @@ def find_runs(
     wanted = dict.fromkeys(str(path.absolute()) for path in paths)
     found: list[RunLine] = []
     unread = []
+    seen = set[tuple[int, ...]]()
     for name in wanted | (dict.fromkeys(known) if known_too else {}):
         try:
-            now = size_and_time(Path(name))
+            now, file = size_and_time(Path(name)), Path(name).stat()
         except OSError as error:
             if name in wanted:
                 skip(Path(name), error.strerror or str(error))
             continue
+        # A file and a link to it differ in size if only one of them has its log beside it.
+        same = file.st_dev, file.st_ino, *now
+        if same in seen and not copies and Path(name) not in running:
+            continue
+        seen.add(same)
         if Path(name) not in running and _are_fresh(lines := known.get(name, []), *now):
             found += lines
         else:
@@ -95,7 +101,7 @@ def _are_fresh(lines: list[RunLine], size: int, mtime_ns: int) -> bool:
 def _read(
     paths: list[Path], opened: Callable[[Path], QuerySource], skip: Skip, report: Callable[[float], None]
 ) -> list[RunLine]:
-    """Read files, and add those that nobody writes to the catalogue, also if Ctrl-C ends it."""
+    """Read files, and add each that nobody writes to the catalogue at once: a killed list continues there."""
     found: list[RunLine] = []
     reading: set[QuerySource] = set()
     stopped = False
@@ -107,9 +113,12 @@ def _read(
             with contextlib.closing(opened(path)) as source:
                 reading.add(source)
                 try:
-                    return ([], "") if stopped else (read_lines(source), "")
+                    lines = [] if stopped else read_lines(source)
                 finally:
                     reading.discard(source)
+            with contextlib.suppress(UserError, OSError):
+                catalogue.add(line for line in lines if line.state != RUNNING)
+            return lines, ""
         except UserError as error:
             return [], str(error)
         except OSError as error:
@@ -129,8 +138,6 @@ def _read(
         pool.shutdown(wait=False, cancel_futures=True)
         for source in list(reading):
             source.interrupt()
-        with contextlib.suppress(UserError, OSError):
-            catalogue.add(line for line in found if line.state != RUNNING)
     return found
 
 

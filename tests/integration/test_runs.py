@@ -22,6 +22,7 @@ from gswarm_tui.analysis.summary_data import summarize
 from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import Event, EventLogged, FindingChanged, SessionStarted, SessionStopped
 from gswarm_tui.runs import catalogue
+from gswarm_tui.runs.finding_runs import find_runs
 from gswarm_tui.runs.line import RunFinding, RunLine
 from gswarm_tui.runs.reading import TABLES, read_lines
 from gswarm_tui.store.querying.file_source import FileSource
@@ -188,6 +189,23 @@ def test_a_line_with_wrong_types_is_skipped(
     file = tmp_path / "cache/gswarm-tui/runs.jsonl"
     file.write_text(json.dumps(json.loads(file.read_text()) | wrong) + "\n" + file.read_text())
     assert runs(capsys, path.parent) == first
+
+
+def test_each_file_is_in_the_catalogue_before_the_next_is_opened(tmp_path: Path) -> None:
+    paths = [made(tmp_path / f"runs/{number}.duckdb", began=T0 + number) for number in range(3)]
+    link = tmp_path / "runs/link.duckdb"
+    os.link(paths[0], link)
+    known: dict[Path, int] = {}
+
+    def opened(path: Path) -> FileSource:
+        known[path] = len(catalogue.load())
+        return FileSource(path, for_people=False, tables=TABLES)
+
+    assert len(find_runs([*paths, link], opened, lambda _path, _why: None)) == 3
+    # Two are read at the same time, and a link to one that was read isn't opened.
+    assert known.keys() == {*paths}
+    assert known[paths[2]] >= 1
+    assert catalogue.load().keys() == {*map(str, paths)}
 
 
 def test_a_catalogue_that_is_mostly_outdated_is_rewritten(tmp_path: Path) -> None:

@@ -279,7 +279,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.profiling": 2_125,
     "gswarm_tui.reporting": 450,
     "gswarm_tui.run": 2_800,
-    "gswarm_tui.runs": 1_225,
+    "gswarm_tui.runs": 1_250,
     "gswarm_tui.server": 2_275,
     "gswarm_tui.slurm": 500,
     "gswarm_tui.store": 7_375,
