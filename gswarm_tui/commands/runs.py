@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -23,8 +24,10 @@ from gswarm_tui.runs import choosing, listing
 from gswarm_tui.runs.dask_work import WantedRun
 from gswarm_tui.runs.finding_runs import once, search
 from gswarm_tui.runs.line import RunLine
+from gswarm_tui.store.errors import StoreError
 
-_SKIPPED_NAMED = 5
+_SKIPPED_NAMED = 20
+"""Most skipped files that are named on a terminal."""
 _MOST_LISTED = 1_000_000
 
 
@@ -110,7 +113,7 @@ def load_runs(places: Sequence[Path], environ: Mapping[str, str], *, copies: boo
     """Return the runs below folders, else all that are known and those here; name what can't be read.
 
     With ``copies``, a run has a line for each file that has it.
-    Raises UserError.
+    Raises UserError, and StoreError if nothing could be read.
     """
     for place in places:
         if not place.exists():
@@ -119,8 +122,11 @@ def load_runs(places: Sequence[Path], environ: Mapping[str, str], *, copies: boo
             )
     with Progress("reading recordings") as progress:
         found, skipped = collect(places, environ, progress.report, copies=copies)
-    for text in skipped[:_SKIPPED_NAMED]:
+    named = skipped[: _SKIPPED_NAMED if sys.stderr.isatty() else None]
+    for text in named:
         print_notice(f"skipped {text}")
-    if more := len(skipped[_SKIPPED_NAMED:]):
-        print_notice(f"skipped {plural(more, 'more file')}")
+    if more := len(skipped) - len(named):
+        print_notice(f"skipped {plural(more, 'more file')}; 2> FILE writes all names to a file")
+    if skipped and not found:
+        raise StoreError("no recording could be read.")
     return found

@@ -263,7 +263,7 @@ LINES: dict[str, int] = {
     "gswarm_tui": 175,
     "gswarm_tui.analysis": 1_475,
     "gswarm_tui.asking": 1_275,
-    "gswarm_tui.commands": 3_700,
+    "gswarm_tui.commands": 3_725,
     "gswarm_tui.common": 850,
     "gswarm_tui.control": 2_275,
     "gswarm_tui.doctor": 400,
