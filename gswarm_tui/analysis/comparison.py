@@ -19,13 +19,17 @@ from gswarm_tui.store.sql.views import MARK_VALUES, MARKS
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A session to compare: its label, file, summary, and the final values of its marks."""
+    """A session to compare: its label, file, summary, and the final values of its marks.
+
+    ``run`` is the name that exports give its recording, the same in all copies.
+    """
 
     label: str
     file: str
     summary: Summary
     whole: Figures
     marks: dict[str, float]
+    run: str
 
     @property
     def seconds(self) -> float:
@@ -59,10 +63,23 @@ def balance(gpus: Sequence[Figures]) -> float | None:
 
 def load_run(source: QuerySource, period: Period, label: str) -> ComparedRun:
     """Return a period to compare. Raises UserError if it has no samples, StoreError."""
+    from gswarm_tui.store.transfer.parquet import RUN  # late: it loads NumPy
+
     summary = summarize(source, period)
     if summary.whole is None:
         raise UserError(f"{label} in {printable(str(source.path))} has no GPU samples to compare.")
-    return ComparedRun(label, str(source.path), summary, summary.whole, final_mark_values(source, period))
+    query = f"SELECT {RUN} FROM recordings WHERE recording_id = ?"  # noqa: S608 (own names)
+    ((name,),) = source.query(query, period.recording_id).rows()
+    marks = final_mark_values(source, period)
+    return ComparedRun(label, str(source.path), summary, summary.whole, marks, name)
+
+
+def without_copies(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
+    """Return each session of a run once, of several copies the longest one."""
+    by_length = sorted(runs, key=lambda one: one.seconds)
+    return list(
+        {(one.run, one.summary.period.name, one.summary.period.started_at): one for one in by_length}.values()
+    )
 
 
 def final_mark_values(source: QuerySource, period: Period) -> dict[str, float]:
@@ -108,7 +125,8 @@ def lines_table(
 ) -> TextTable:
     """Return the table with a line for each run, named by its session and file; marks stand before the rest.
 
-    ``with_total`` adds a line for all of them, and leaves out what compares runs with the first one.
+    ``with_total`` adds a line for all of them, copies left out, and leaves out what compares runs with the
+    first one.
     """
     rows = [row for row in comparison_table(runs, zone).rows if not (with_total and row[0] in _RELATIVE)]
     later = [label for label, _ in _TEXT_ROWS if label not in _LINE_FIRST]
@@ -116,8 +134,9 @@ def lines_table(
     names, *cells = zip(*rows, strict=True)
     lines = [(run.summary.period.name, *line) for run, line in zip(runs, cells, strict=True)]
     if with_total:
-        known = totals(runs)
-        lines.append((f"all {len(runs):,}", *(known.get(name, DASH) for name in names)))
+        counted = without_copies(runs)
+        known = totals(counted)
+        lines.append((f"all {len(counted):,}", *(known.get(name, DASH) for name in names)))
     right = frozenset(at for at, name in enumerate(names, 1) if name != "file")
     return TextTable(("session", *names), lines, right)
 

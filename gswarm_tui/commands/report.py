@@ -9,7 +9,7 @@ from pathlib import Path
 from gswarm_agent import __version__
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import add_session, open_session, require_samples
-from gswarm_tui.commands.run_choice import expand_several, load_runs
+from gswarm_tui.commands.run_choice import expand_several, load_runs, print_copies
 from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.common.paths import file_name
 from gswarm_tui.options.arguments import CommandParser
@@ -40,6 +40,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     if several := expand_several(arguments.session):
         path = out or Path("runs.html")
         runs = load_runs(several, environ, path, force=arguments.force)
+        print_copies(runs)
         with atomic_file(path) as part:
             part.write_text(runs_page(runs, now, None), encoding="utf-8")
         print(path)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gswarm_tui.analysis import periods
-from gswarm_tui.analysis.comparison import ComparedRun, load_run
+from gswarm_tui.analysis.comparison import ComparedRun, load_run, without_copies
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import SessionReference, choose_session, open_source, parse_words
 from gswarm_tui.common.errors import UserError, print_notice
@@ -63,6 +63,14 @@ def load_runs(
         return load_run(source, period, period.name)
 
     return with_distinct_labels(use_each(runs, environ, load, "summarising the runs"))
+
+
+def print_copies(runs: Sequence[ComparedRun]) -> None:
+    """Print a notice if runs have copies, which a line for all of them leaves out."""
+    if copies := len(runs) - len(without_copies(runs)):
+        print_notice(
+            f"{copies:,} of {len(runs):,} lines repeat a run; the line for all counts each run once."
+        )
 
 
 def with_distinct_labels(runs: Sequence[ComparedRun]) -> list[ComparedRun]:

@@ -21,7 +21,7 @@ from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.commands.dask_choice import add_dask, load_by_dask
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import add_session, open_session
-from gswarm_tui.commands.run_choice import expand_several, load_runs
+from gswarm_tui.commands.run_choice import expand_several, load_runs, print_copies
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser
@@ -117,7 +117,9 @@ def _summarize_several(arguments: Namespace, form: formats.OutputOptions, loaded
         formats.write(comparison_result(loaded), form)
         return 0
     table = lines_table(loaded, with_total=True)
-    if arguments.by in (NODE, GPU):
+    if arguments.by not in (NODE, GPU):
+        print_copies(loaded)
+    else:
         parts = [(run, run.summary.nodes if arguments.by == NODE else run.summary.gpus) for run in loaded]
         table = summary_text.figures_table([one for _, part in parts for one in part])
         labels = [run.label for run, part in parts for _ in part]

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 
 from gswarm_tui.analysis.comparison import (
@@ -27,7 +26,7 @@ from gswarm_tui.analysis.summary_data import Figures, Summary
 from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionStopped
 from gswarm_tui.plotting.over_time import series_of
-from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
+from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, record
 
 GPU = Figures(
     scope="gpu", node="n1", gpu_index=0, rank=0, gpus=1, samples=100, coverage=1.0, util_mean_pct=90.0,
@@ -49,7 +48,7 @@ def run(label: str, *changes: dict[str, Any], seconds: float = 100, **of_all: An
     began = datetime(2026, 3, 2)  # noqa: DTZ001 (as the database has it)
     ended = began + timedelta(seconds=seconds)
     period = Period(1, 1, label, began, ended, ended, "stopped", "", "")
-    return ComparedRun(label, "run.duckdb", Summary(period, False, whole, (), gpus, ()), whole, {})
+    return ComparedRun(label, "run.duckdb", Summary(period, False, whole, (), gpus, ()), whole, {}, label)
 
 
 def test_running_session_has_no_speed_up() -> None:
@@ -92,8 +91,8 @@ def two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    record(tmp_path / "one.duckdb", frames(1, 40), ended_at=T0 + 40)
-    record(tmp_path / "two.duckdb", frames(2, 25), ended_at=T0 + 25)
+    record(tmp_path / "one.duckdb", frames(1, 40), replace(INFO, uid="one"), ended_at=T0 + 40)
+    record(tmp_path / "two.duckdb", frames(2, 25), replace(INFO, uid="two"), ended_at=T0 + 25)
     return tmp_path
 
 
@@ -159,13 +158,28 @@ def test_runs_of_several_files_are_summarised_with_a_line_for_all(
     assert [(row["run"], row["energy_j"]) for row in data] == [("one", "20000.0"), ("two", "25000.0")]
 
 
+def test_the_line_for_all_counts_copies_of_a_run_once(
+    two_files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy("one.duckdb", "copy.duckdb")
+    assert main(["export", "--append", "all.parquet", "one.duckdb"]) == 0
+    capsys.readouterr()
+    assert main(["summary", "one.duckdb", "copy.duckdb", "two.duckdb", "all.parquet"]) == 0
+    printed = capsys.readouterr()
+    *rows, last = printed.out.splitlines()[2:]
+    assert len(rows) == 4
+    assert last.split()[:2] == ["all", "2"]
+    assert "12.5 Wh" in last
+    assert "2 of 4 lines repeat a run; the line for all counts each run once." in printed.err
+
+
 def test_report_of_several_files_is_one_page(two_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copy("one.duckdb", "<b>.duckdb")
     assert main(["report", "*.duckdb"]) == 0
     assert capsys.readouterr().out == "runs.html\n"
     page = Path("runs.html").read_text()
     assert "<h1>3 runs</h1>" in page
-    assert [page.count(text) for text in ("<td>all 3</td>", "<h2>two</h2>", "<dt>utilisation</dt>")] == [
+    assert [page.count(text) for text in ("<td>all 2</td>", "<h2>two</h2>", "<dt>utilisation</dt>")] == [
         1,
         1,
         3,
@@ -177,9 +191,6 @@ def test_report_of_several_files_is_one_page(two_files: Path, capsys: pytest.Cap
 def test_runs_of_a_dataset_have_the_figures_of_their_files(
     two_files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("one", "two"):
-        with duckdb.connect(f"{name}.duckdb") as connection:
-            connection.execute("UPDATE recordings SET uid = ?", [name])
     assert main(["export", "--append", "both.parquet", "*.duckdb"]) == 0
     capsys.readouterr()
     assert main(["compare", "*.duckdb", "both.parquet", "--format", "csv"]) == 0

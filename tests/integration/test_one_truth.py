@@ -213,7 +213,7 @@ def test_silent_gpus_and_nodes_count_and_are_listed(tmp_path: Path, monkeypatch:
     assert summary.silent == ("n2", "n3", "n1:1")
     assert "3 nodes · 3 GPUs" in heading(summary)
     assert ("silent", "n[2-3],n1:1: no samples in this time") in summary_lines(summary)
-    run = ComparedRun("s", "run.duckdb", summary, summary.whole, {})
+    run = ComparedRun("s", "run.duckdb", summary, summary.whole, {}, "run")
     assert {("nodes", "3"), ("GPUs", "3")} <= set(comparison_table([run]).rows)
     assert "s has no samples of n[2-3],n1:1." in comparison_notes([run])
     assert main(["report", "-o", "s.html"]) == 0
