@@ -43,13 +43,19 @@ def holds_runs(path: Path) -> bool:
 def matching(path: Path) -> list[Path]:
     """Return the files and the runs of datasets that match a pattern, else the path itself.
 
-    Raises UserError if none matches.
+    A file that matches by several links is returned once. Raises UserError if none matches.
     """
     if not is_pattern(path):
         return [path]
     # Path.glob takes no absolute patterns.
-    found = [path] if holds_runs(path) else map(Path, sorted(glob.glob(str(path), recursive=True)))  # noqa: PTH207
-    runs = [run for one in found for run in sorted(one.glob("recordings/run=*")) or [one]]
+    found = [path] if holds_runs(path) else map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207
+    # Links to folders above make a pattern with ** match a file many times; the shortest path names it best.
+    once: dict[str, Path] = {}
+    for one in sorted(found, key=lambda each: (len(each.parts), each.is_symlink(), each)):
+        once.setdefault(os.path.realpath(one), one)
+    runs = [
+        run for one in sorted(once.values(), key=str) for run in sorted(one.glob("recordings/run=*")) or [one]
+    ]
     if not runs:
         raise UserError(f"no file matches {quote(str(path))}; name others.")
     return runs

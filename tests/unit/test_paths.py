@@ -10,6 +10,7 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.paths import (
     cache_folder,
     config_file,
+    matching,
     recordings_beside,
     runtime_folder,
     state_folder,
@@ -67,3 +68,13 @@ def test_a_missing_recording_is_compared_with_those_beside_it(tmp_path: Path, na
     for each in ("train", "eval"):
         (tmp_path / f"{each}.duckdb").touch()
     assert recordings_beside(tmp_path / name) == hint
+
+
+def test_a_file_matches_a_pattern_once_by_its_own_path(tmp_path: Path) -> None:
+    (tmp_path / "runs/b").mkdir(parents=True)
+    files = [tmp_path / "runs/b/one.duckdb", tmp_path / "runs/two.duckdb"]
+    for file in files:
+        file.touch()
+    (tmp_path / "runs/a.duckdb").symlink_to("two.duckdb")
+    (tmp_path / "runs/b/up").symlink_to("..")
+    assert matching(tmp_path / "runs/**/*.duckdb") == files
