@@ -39,6 +39,7 @@ def new_folder(path: Path, *, force: bool, append: bool = False) -> Iterator[Pat
 
     Raises UserError, also if ``force`` would delete other files, and StoreError.
     """
+    from gswarm_tui.common.processes import cleaning_up  # with asyncio, which most commands don't need
     from gswarm_tui.store.transfer.parquet import (  # with numpy, which most commands don't need
         append_runs,
         has_only_exports,
@@ -58,9 +59,12 @@ def new_folder(path: Path, *, force: bool, append: bool = False) -> Iterator[Pat
             f"{path} isn't replaced, as it contains more than an export; name another folder with -o."
         )
     try:
-        with tempfile.TemporaryDirectory(
-            prefix=f".{path.name}.", suffix=".part", dir=path.parent, ignore_cleanup_errors=True
-        ) as made:
+        with (
+            cleaning_up(),
+            tempfile.TemporaryDirectory(
+                prefix=f".{path.name}.", suffix=".part", dir=path.parent, ignore_cleanup_errors=True
+            ) as made,
+        ):
             part = Path(made) / "new"
             part.mkdir()
             yield part

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 from gswarm_tui.common.errors import printable
 
@@ -17,6 +18,19 @@ _MOST_LINE = 400
 """Bytes at the end of a line that are kept; a process may print a line without end."""
 _PIECE = 64 * 1024
 _HAS_PACKAGE = "import importlib.util as u,sys;sys.exit(u.find_spec('gswarm_tui') is None)"
+
+
+@contextmanager
+def cleaning_up() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the block as Ctrl-C does, by an exception, so that its files are removed."""
+    # A signal that this process ignores, as SIGHUP under nohup, stays ignored.
+    ending = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN]
+    handlers = [signal.signal(each, lambda number, _frame: sys.exit(128 + number)) for each in ending]
+    try:
+        yield
+    finally:
+        for each, handler in zip(ending, handlers, strict=True):
+            signal.signal(each, handler)
 
 
 def run_program(

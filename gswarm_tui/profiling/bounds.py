@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import resource
-import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gswarm_tui.common.processes import cleaning_up
 from gswarm_tui.profiling.report_text import ReportError
 
 MEMORY_MIB = 2048
@@ -28,11 +27,9 @@ def bounded(path: Path, memory_mib: int = MEMORY_MIB) -> Iterator[None]:
     most = pages * resource.getpagesize() + (memory_mib << 20)
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))
-    # A signal that this process ignores, as SIGHUP under nohup, stays ignored.
-    ending = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN]
-    handlers = [signal.signal(each, lambda number, _frame: sys.exit(128 + number)) for each in ending]
     try:
-        yield
+        with cleaning_up():
+            yield
     except Exception as error:
         if isinstance(error, MemoryError) or any(text in str(error) for text in _REFUSED):
             raise ReportError(
@@ -42,5 +39,3 @@ def bounded(path: Path, memory_mib: int = MEMORY_MIB) -> Iterator[None]:
         raise
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-        for each, handler in zip(ending, handlers, strict=True):
-            signal.signal(each, handler)

@@ -7,6 +7,8 @@ import json
 import math
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 from contextlib import closing
 from dataclasses import replace
@@ -419,3 +421,16 @@ def test_running_recording_is_exported_up_to_now(
     assert session == ("ended", pytest.approx(T0 + 20.004001, abs=2e-6))
     ended = query(Path("back.duckdb"), "SELECT epoch(ended_at) FROM recordings")
     assert ended == [(pytest.approx(T0 + 20.004001, abs=2e-6),)]
+
+
+def test_sigterm_ends_an_append_and_leaves_nothing(tmp_path: Path) -> None:
+    code = """if True:
+        import os, signal, sys
+        from pathlib import Path
+        from gswarm_tui.commands.output_files import new_folder
+        with new_folder(Path(sys.argv[1]), force=False, append=True):
+            os.kill(os.getpid(), signal.SIGTERM)
+    """
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "all.parquet")], check=False)
+    assert done.returncode == 143
+    assert not list(tmp_path.iterdir())

@@ -264,7 +264,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.analysis": 1_500,
     "gswarm_tui.asking": 1_275,
     "gswarm_tui.commands": 3_725,
-    "gswarm_tui.common": 850,
+    "gswarm_tui.common": 875,
     "gswarm_tui.control": 2_275,
     "gswarm_tui.doctor": 400,
     "gswarm_tui.exchange": 950,
