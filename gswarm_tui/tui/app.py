@@ -6,7 +6,7 @@ import asyncio
 import shlex
 from collections.abc import Callable
 from functools import partial
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Protocol, Unpack
 
 from gswarm_agent.mark import MarkError, Value, checked, values_of
@@ -20,6 +20,7 @@ from gswarm_tui.fleet.sessions import suggest_name
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.link.hub import Run
 from gswarm_tui.playback.player import Player
+from gswarm_tui.runs.line import RUNNING, RunLine
 from gswarm_tui.tui.actions import LIVE, PAST
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
@@ -105,6 +106,14 @@ class GswarmApp(Viewer):
     def now(self) -> float:
         """Return the time that is shown."""
         return self.live.now() if (player := self._past_shown) is None else player.now()
+
+    def play_run(self, run: RunLine) -> bool:
+        """Say so if this run is the one on the screen; others have a command."""
+        recorder = self.live.recorder
+        if recorder is None or run.state != RUNNING or run.path != str(Path(recorder.path).absolute()):
+            return False
+        self.show_notice("this is the recording on the screen; f shows its fleet")
+        return True
 
     def recording_state(self) -> list[Span]:
         """Return the recorder's state, and how far back the player is."""

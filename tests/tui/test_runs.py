@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +56,15 @@ async def test_enter_shows_the_command_where_another_run_cannot_be_played() -> N
         await shows(app, pilot, "skipped /x.duckdb: is damaged")
         await pilot.press("down", "enter")
         await shows(app, pilot, "in another terminal: gswarm-tui replay --db=/scratch/b.duckdb 'recording 1'")
+
+
+async def test_enter_on_the_run_on_the_screen_names_no_command() -> None:
+    app = app_with(lambda: ([replace(NEWEST, path=str(Path("run.duckdb").absolute()))], []))
+    async with app.run_test(size=(120, 20), notifications=True) as pilot:
+        await pilot.press("R")
+        await shows(app, pilot, "1 run as of")
+        await pilot.press("enter")
+        await shows(app, pilot, "this is the recording on the screen")
 
 
 async def test_a_list_that_cannot_be_read_and_an_empty_one_say_so() -> None:

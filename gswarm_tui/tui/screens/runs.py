@@ -11,7 +11,7 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import first_of, plural
 from gswarm_tui.runs.line import RunLine
 from gswarm_tui.runs.listing import opening_command, run_facts, run_table
-from gswarm_tui.tui.actions import RUNS
+from gswarm_tui.tui.actions import LIVE, RUNS
 from gswarm_tui.tui.drawing.spans import Span, labelled
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.computed import show_table
@@ -33,6 +33,7 @@ class RunsScreen(ViewerScreen):
         self._load = load
         self._runs: Sequence[RunLine] = ()
         self._state = "reading recordings …"
+        self._read_at: float | None = None
 
     def compose_body(self) -> ComposeResult:
         """The table, and the run under the cursor."""
@@ -47,6 +48,8 @@ class RunsScreen(ViewerScreen):
             self.run_worker(self._read(self._load))
 
     async def _read(self, load: Callable[[], tuple[list[RunLine], list[str]]]) -> None:
+        # The time of a replay says nothing on when this list was read.
+        self._read_at = self.viewer.now() if self.viewer.mode == LIVE else None
         try:
             self._runs, skipped = await asyncio.to_thread(load)
         except UserError as error:
@@ -59,7 +62,10 @@ class RunsScreen(ViewerScreen):
 
     def draw(self) -> None:
         """Draw the list."""
-        self.show_title([Span(f" {plural(len(self._runs), 'run') if self._runs else 'runs'}", "title")])
+        title = [Span(f" {plural(len(self._runs), 'run') if self._runs else 'runs'}", "title")]
+        if self._runs and self._read_at is not None:
+            title.append(Span(f" as of {self.viewer.local(self._read_at):%H:%M:%S}"))
+        self.show_title(title)
         table = self.query_one(TableView)
         table.empty = self._state
         show_table(table, run_table(self._runs, zone=self.viewer.timezone))
