@@ -42,6 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _command(command, args[1:])
         return _watch(args)
     except UserError as error:
+        # A signal during a query ends it by DuckDB's own error, whose text names the exception.
+        if str(error.__cause__).startswith(("KeyboardInterrupt", "SystemExit")):
+            return 130
         text = str(error)
         print_notice(*f"{text}{'' if text.endswith(('.', '?', '!')) else '.'}".split("\n"))
         return error.exit_status
