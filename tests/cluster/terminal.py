@@ -14,8 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.cluster.namespaces import ProcessId
-from tests.cluster.running import wait_until, words_of
+from tests.cluster.running import words_of
 from tests.recorders import kill_recorder
 from tests.terminal import PATIENCE_S, Screen, pause
 
@@ -117,17 +116,10 @@ class Terminal:
         return int(status)
 
     def kill(self, db: Path) -> int:
-        """Kill the command, its screen and the recorder of a file; return the status of the command."""
+        """Kill the recorder of a file and the command, which is the screen; return its status."""
         kill_recorder(db)
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        processes = [ProcessId.of(int(child)) for child in children]
         os.kill(self.pid, signal.SIGKILL)
-        # A screen whose session's leader dies quits, and waits a minute for the end of its recorder.
-        for process in processes:
-            process.kill()
-        status = self.exit_status()
-        wait_until(lambda: not any(process.alive() for process in processes), "the children's end")
-        return status
+        return self.exit_status()
 
     def wake(self) -> None:
         """Continue what has the foreground, if it is stopped."""
