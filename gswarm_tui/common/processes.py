@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
@@ -23,8 +24,10 @@ _HAS_PACKAGE = "import importlib.util as u,sys;sys.exit(u.find_spec('gswarm_tui'
 @contextmanager
 def cleaning_up() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end the block as Ctrl-C does, by an exception, so that its files are removed."""
-    # A signal that this process ignores, as SIGHUP under nohup, stays ignored.
-    ending = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN]
+    # A signal that this process ignores, as SIGHUP under nohup, stays ignored. Only the main thread may
+    # handle signals.
+    handled = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
+    ending = [each for each in handled if signal.getsignal(each) != signal.SIG_IGN]
     handlers = [signal.signal(each, lambda number, _frame: sys.exit(128 + number)) for each in ending]
     try:
         yield
