@@ -50,7 +50,8 @@ class SshConfiguration:
             self._ask((user, port, host), *self._options, *login, host),
             self._ask("defaults", "-F", "/dev/null", host),
         ]
-        printed, defaults = [await asyncio.shield(answer) for answer in asked]
+        # If both fail, one reason is enough; gather takes note of the other.
+        printed, defaults = await asyncio.gather(*map(asyncio.shield, asked))
         tokens = _tokens(host, printed)
         keys, command = "", printed.get("knownhostscommand", ["none"])[0]
         if command != "none":
