@@ -256,12 +256,18 @@ class Spool:
 
         On a full disk they stay in memory.
         """
+        failed = False
         while self._hello is not None and self._memory and self._memory_bytes > down_to:
             try:
                 self._store.write(self._generation, self.life, self._hello, self._memory[0])
             except OSError:
-                return False
-            self._forget_oldest()
+                # A file that met its size limit is closed now, so the frame begins the next one.
+                if failed:
+                    return False
+                failed = True
+            else:
+                self._forget_oldest()
+                failed = False
         while self._store.size > self._most_disk:
             self._store.drop(self._store.segments[0])
         return True
