@@ -39,8 +39,9 @@ def new_folder(path: Path, *, force: bool, append: bool = False) -> Iterator[Pat
 
     Raises UserError, also if ``force`` would delete other files, and StoreError.
     """
-    from gswarm_tui.common.processes import cleaning_up  # with asyncio, which most commands don't need
-    from gswarm_tui.store.transfer.parquet import (  # with numpy, which most commands don't need
+    # These modules load asyncio and NumPy, which commands without an output folder don't need.
+    from gswarm_tui.common.processes import cleaning_up
+    from gswarm_tui.store.transfer.parquet import (
         append_runs,
         has_only_exports,
         is_dataset,

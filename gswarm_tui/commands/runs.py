@@ -57,7 +57,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     form = formats.parse_output_options(arguments)
     check_output_file(form.out, force=form.force)
     since = None if arguments.since is None else choosing.parse_since(arguments.since)
-    choosing.sort([], arguments.sort)  # a wrong name is refused before files are read
+    # Sorting nothing refuses a wrong name of a column before files are read.
+    choosing.sort([], arguments.sort)
     filters = [word for word in arguments.words if choosing.is_filter(word)]
     places = [Path(word).expanduser() for word in arguments.words if word not in filters]
     filters += [f"{name}:{word}" for name in ("job", "user") if (word := getattr(arguments, name))]
@@ -69,7 +70,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         found = load_runs(places, environ)
     chosen = choosing.sort(choosing.choose(found, filters, since), arguments.sort)[: arguments.limit]
     if arguments.nodes:
-        from gswarm_tui.runs import lemons  # with NumPy
+        # The module loads NumPy, which the list of runs doesn't need.
+        from gswarm_tui.runs import lemons
 
         named = lemons.find(chosen)
         formats.write(lemons.lemon_result(named), form)

@@ -59,7 +59,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     if not arguments.yes:
         if not sys.stdin.isatty():
             raise UserError(f"{what}? Repeat the command with --yes, as nobody can be asked here.")
-        if input(f"{what}? They can't be restored. [y/N] ").strip().lower() not in ("y", "yes"):
+        print(f"{what}? They can't be restored. [y/N] ", end="", flush=True)
+        # At Ctrl-D the line is empty, which means no.
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             return 0
     freed, failed = 0, False
     with Progress("thinning") as progress:

@@ -23,7 +23,8 @@ def write_mlflow(
     """Write ``folder``/mlflow.db; return the number of values. Raises UserError, StoreError."""
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # MLflow's use of its libraries is none of the user's concern
+        # MLflow warns about its own use of other libraries, which the user can't change.
+        warnings.simplefilter("ignore")
         try:
             import alembic  # noqa: F401 (MLflow needs it for the database)
             from mlflow.entities import Metric, Param

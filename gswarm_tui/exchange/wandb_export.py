@@ -16,8 +16,9 @@ def write_wandb(
     source: QuerySource, period: Period, folder: Path, report: Callable[[float], None], *, all_gpus: bool
 ) -> int:
     """Write a run into ``folder``/wandb; return the number of points. Raises UserError, StoreError."""
+    # Variables of the job would name its own run, an API key or a server.
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
-        del os.environ[name]  # a job's own run, API key or server
+        del os.environ[name]
     os.environ["WANDB_ERROR_REPORTING"] = "false"
     try:
         import wandb

@@ -106,7 +106,8 @@ class ProcessChannel(Inbox, asyncio.SubprocessProtocol):
         if self._stdin is not None:
             self._stdin.close()
         self._closing = True
-        self._stdout.resume_reading()  # a child that is blocked in writing couldn't end
+        # A child that is blocked in writing to its output can end only if this process reads on.
+        self._stdout.resume_reading()
         try:
             signals = (signal.SIGKILL,) if self.leaves_agent else (signal.SIGTERM, signal.SIGKILL)
             for number in (None, *signals):

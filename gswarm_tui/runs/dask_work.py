@@ -33,7 +33,7 @@ class WantedRun(NamedTuple):
 
 @dataclass(frozen=True)
 class RunAnswer(Generic[T]):
-    """What a worker made of a run, or why it couldn't."""
+    """Result of the function for one run, or the reason why there is none."""
 
     run: WantedRun
     value: T | None

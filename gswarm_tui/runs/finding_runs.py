@@ -107,7 +107,8 @@ def _read(
     stopped = False
 
     def read(path: Path) -> tuple[list[RunLine], str]:
-        from gswarm_tui.runs.reading import read_lines  # with DuckDB, which a list of known runs doesn't need
+        # The reading of files loads DuckDB, which a list of runs in the catalogue doesn't need.
+        from gswarm_tui.runs.reading import read_lines
 
         try:
             with contextlib.closing(opened(path)) as source:

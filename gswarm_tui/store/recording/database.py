@@ -286,8 +286,10 @@ class Database:
                 return
             late.start()
             stat = self.path.stat()
-            remove_folder(copy.parent)  # left by a crash, or a link that somebody made
-            copy.parent.mkdir(0o700)  # else a link could be made in this moment, where others may write
+            # A crash may have left the copy's folder, or somebody made a link of that name. mkdir fails if
+            # another link is made in this moment, which is possible in folders where others may write.
+            remove_folder(copy.parent)
+            copy.parent.mkdir(0o700)
             execute(f"ATTACH {literal(str(copy))} AS copy (STORAGE_VERSION {literal(STORAGE_VERSION)})")
             os.chown(copy, -1, stat.st_gid)
             shutil.copystat(self.path, copy)  # permissions, access control lists included
