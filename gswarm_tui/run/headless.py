@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import mmap
 import os
 import shlex
@@ -143,7 +142,7 @@ class Headless:
         from gswarm_tui.control.intents import StartSession
         from gswarm_tui.control.server import ControlServer
         from gswarm_tui.run.job_end import follow
-        from gswarm_tui.run.lifetime import Lifetime
+        from gswarm_tui.run.lifetime import Lifetime, try_with_catalogue
         from gswarm_tui.slurm.jobs import Slurm
 
         asyncio.get_running_loop().add_reader(start.end, self._read_end, start.end)
@@ -205,7 +204,8 @@ class Headless:
                 from gswarm_tui.server.tokens import remove_tokens
 
                 remove_tokens(self.uid)
-                await asyncio.to_thread(_add_to_catalogue, recorder.path)
+                what = f"{recorder.path} could not be added to the catalogue of runs"
+                await try_with_catalogue(what, partial(_add_to_catalogue, recorder.path))
         return int(report["status"]) | (STOPPED if self._stopped else 0)
 
     async def _open(self, chosen: InterruptedRun | None) -> FileWriter:
@@ -430,18 +430,15 @@ class Headless:
 
 
 def _add_to_catalogue(path: Path) -> None:
-    """Add an ended recording to the catalogue of this user's runs; a failure is a line of the log only."""
+    """Add an ended recording to the catalogue of this user's runs. Raises StoreError, OSError and others."""
     from contextlib import closing
 
     from gswarm_tui.runs import catalogue
     from gswarm_tui.runs.reading import TABLES, read_lines
     from gswarm_tui.store.querying.file_source import FileSource
 
-    try:
-        with closing(FileSource(path, for_people=False, tables=TABLES)) as source:
-            catalogue.add(read_lines(source))
-    except Exception:
-        logging.getLogger(__name__).exception("%s could not be added to the catalogue of runs", path)
+    with closing(FileSource(path, for_people=False, tables=TABLES)) as source:
+        catalogue.add(read_lines(source))
 
 
 def next_commands(path: Path) -> str:

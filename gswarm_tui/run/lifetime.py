@@ -6,11 +6,12 @@ import asyncio
 import ctypes
 import gc
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gswarm_tui.fleet.events import WAITING, FindingChanged, RecorderStatus, SessionStopped
 from gswarm_tui.link.hub import Hub
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
 
 HUB_ENDS_S = 5.0
 LINKS_END_S = 15.0
-USUAL_S = 5.0
-"""Longest wait for the comparison with former runs: Slurm kills the recorder soon after a job's end."""
+CATALOGUE_S = 5.0
+"""Longest wait for the catalogue of runs, at the end: Slurm kills the recorder soon after a job's end."""
 
 _LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _M_MMAP_THRESHOLD = -3
 _OWN_MAPPING_BYTES = 64 * 1024
@@ -98,24 +100,35 @@ class Lifetime:
         return RunResult(problem, status, holding)
 
     async def _compare_with_usual(self, recorder: FileWriter) -> None:
-        """Publish a finding if the run is slower than former ones; a failure is a line of the log only."""
+        """Publish a finding if the run is slower than former ones."""
         names = {session.name for session in self.hub.fleet.sessions.sessions.values()}
-        try:
-            await asyncio.wait_for(asyncio.wrap_future(recorder.commit()), USUAL_S)
-            # A query that takes longer ends when the recorder closes.
-            found = await asyncio.wait_for(asyncio.to_thread(_slower_than_usual, recorder, names), USUAL_S)
-        except Exception:
-            _LOG.exception("the run could not be compared with former ones")
-            return
+        what = "the run could not be compared with former ones"
+        # A query that takes longer ends when the recorder closes.
+        found = await try_with_catalogue(what, lambda: _slower_than_usual(recorder, names))
         if found is not None:
             numbered = replace(found, finding_id=str(next(self.numbers)))
             self.hub.publish(FindingChanged(self.hub.now(), numbered))
             self.hub.flush()
 
 
+async def try_with_catalogue(what: str, call: Callable[[], T]) -> T | None:
+    """Return the result of a call in a thread; None, and a line in the log, if it fails or takes too long.
+
+    The catalogue can lie on a file system that hangs, so nothing waits for the thread any longer, as asyncio
+    does at its end for threads of its own executor.
+    """
+    future = asyncio.get_running_loop().run_in_executor(ThreadPoolExecutor(1), call)
+    try:
+        return await asyncio.wait_for(future, CATALOGUE_S)
+    except Exception:
+        _LOG.exception("%s within %s s", what, CATALOGUE_S)
+        return None
+
+
 def _slower_than_usual(recorder: FileWriter, names: set[str]) -> Finding | None:
     from gswarm_tui.runs.reading import read_lines
 
+    recorder.commit().result()
     known = [line for line in known_runs() if line.name in names]
     if len(known) < usual.LEAST_RUNS:
         return None

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -87,6 +90,11 @@ class FakeRecorder:
         committed = {(e.node, e.life): e.frame.seq for e in events if isinstance(e, FrameArrived)}
         self.hub.recorded(RecorderStatus("run.duckdb", 1, 1, 0, committed))
 
+    def commit(self) -> Future[None]:
+        done = Future[None]()
+        done.set_result(None)
+        return done
+
     def close(self, ended_at: float | None) -> RecorderStatus:
         self.ended_at.append(ended_at)
         return RecorderStatus("run.duckdb", 1, 1, 0, {}, closed=True)
@@ -156,3 +164,20 @@ def test_garbage_cycles_are_collected_in_the_end() -> None:
         in_use.append(Circle())
         most = max(most, Circle.kept)
     assert most < 60_000
+
+
+def test_a_catalogue_that_hangs_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    catalogue = tmp_path / "gswarm-tui" / "runs.jsonl"
+    catalogue.parent.mkdir()
+    os.mkfifo(catalogue)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(lifetime, "CATALOGUE_S", 0.1)
+    # At its end, asyncio.run waits for the threads of its own executor.
+    result, recording = asyncio.run(ended(answers=True))
+    assert (recording.ended_at, result.problem) == ([100.0], "")
+    assert "could not be compared with former ones within 0.1 s" in caplog.text
+    assert "TimeoutError" in caplog.text
+    # The thread's read ends when another program closes the other end.
+    os.close(os.open(catalogue, os.O_WRONLY))
