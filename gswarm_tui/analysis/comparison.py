@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
+from itertools import accumulate, compress
 from typing import Any
 
 from gswarm_tui.analysis.periods import Period
@@ -145,11 +147,18 @@ Number = Callable[[ComparedRun], float | None]
 
 
 def totals(runs: Sequence[ComparedRun]) -> dict[str, str]:
-    """Return the figures of all runs by their names in the table: sums, and means by measured time."""
+    """Return the figures of all runs by name in the table: sums, means and quantiles by measured time."""
 
     def mean(value: Number, weight: Number = lambda run: run.whole.measured_s) -> float | None:
         known = [(found, weight(run) or 0.0) for run in runs if (found := value(run)) is not None]
         return part_of(sum(found * by for found, by in known), sum(by for _, by in known))
+
+    util_us = sum((Counter(run.summary.util_us) for run in runs), Counter[int]())
+
+    def quantile(percentage: int) -> int | None:
+        upto = accumulate(us for _, us in sorted(util_us.items()))
+        reached = (100 * us >= percentage * util_us.total() for us in upto)
+        return next(compress(sorted(util_us), reached), None)
 
     joules = [run.whole.energy_j for run in runs if run.whole.energy_j is not None]
     busy = mean(lambda run: part_of(run.whole.busy_s, run.whole.measured_s))
@@ -160,6 +169,8 @@ def totals(runs: Sequence[ComparedRun]) -> dict[str, str]:
         "energy": energy(sum(joules) if joules else None),
         "power per GPU": watts(mean(lambda run: run.whole.power_mean_w)),
         "utilisation": percent(mean(lambda run: run.whole.util_mean_pct)),
+        "median util": percent(quantile(50)),
+        "p95 util": percent(quantile(95)),
         "busy": share(busy),
         "coverage": share(mean(lambda run: run.whole.coverage, lambda run: run.gpu_s)),
     }
@@ -232,6 +243,8 @@ _TEXT_ROWS: tuple[tuple[str, Callable[[ComparedRun, ComparedRun], str]], ...] = 
     ("throttled", lambda run, _: share(run.throttled)),
     ("peak memory", lambda run, _: used_of(run.whole.mem_used_max_mib, run.whole.mem_total_mib)),
     ("coverage", lambda run, _: share(run.whole.coverage)),
+    ("median util", lambda run, _: percent(run.whole.util_median_pct)),
+    ("p95 util", lambda run, _: percent(run.whole.util_p95_pct)),
 )
 
 _COLUMNS: dict[str, tuple[str, Callable[[ComparedRun, ComparedRun], Any]]] = {
@@ -252,6 +265,8 @@ _COLUMNS: dict[str, tuple[str, Callable[[ComparedRun, ComparedRun], Any]]] = {
     "energy_ratio": ("DOUBLE", lambda run, first: _energy_ratio(first, run)),
     "power_mean_w": ("DOUBLE", lambda run, _: run.whole.power_mean_w),
     "util_mean_pct": ("DOUBLE", lambda run, _: run.whole.util_mean_pct),
+    "util_median_pct": ("DOUBLE", lambda run, _: run.whole.util_median_pct),
+    "util_p95_pct": ("DOUBLE", lambda run, _: run.whole.util_p95_pct),
     "busy_share": ("DOUBLE", lambda run, _: part_of(run.whole.busy_s, run.whole.measured_s)),
     "balance": ("DOUBLE", lambda run, _: run.balance),
     "bubbles": ("BIGINT", lambda run, _: run.whole.bubbles),

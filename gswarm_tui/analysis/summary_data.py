@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -119,7 +119,10 @@ class NodeCoverage:
 
 @dataclass(frozen=True)
 class Summary:
-    """Figures of a period; ``whole`` is None if no GPU was sampled, ``running`` while it is recorded."""
+    """Figures of a period; ``whole`` is None if no GPU was sampled, ``running`` while it is recorded.
+
+    ``util_us`` is the measured time of all GPUs in µs by utilisation in percent.
+    """
 
     period: Period
     running: bool
@@ -127,6 +130,7 @@ class Summary:
     nodes: tuple[Figures, ...]
     gpus: tuple[Figures, ...]
     covered: tuple[NodeCoverage, ...]
+    util_us: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def silent(self) -> tuple[str, ...]:
@@ -149,21 +153,21 @@ def summarize(source: QuerySource, period: Period) -> Summary:
 def summarize_all(source: QuerySource, periods: Sequence[Period]) -> list[Summary]:
     """Summarize periods with one query. Raises StoreError."""
     spans = _spans(*periods)
-    figures: list[list[Figures]] = [[] for _ in periods]
+    found: list[list[Mapping[str, Any]]] = [[] for _ in periods]
     for row in source.query(summaries.summary(spans)).dicts():
-        figures[row["session_id"]].append(_from_row(Figures, row))
+        found[row["session_id"]].append(row)
     return [
         _summary(source, period, rows, covered)
-        for period, rows, covered in zip(periods, figures, _coverage(source, spans, periods), strict=True)
+        for period, rows, covered in zip(periods, found, _coverage(source, spans, periods), strict=True)
     ]
 
 
 def _summary(
-    source: QuerySource, period: Period, rows: list[Figures], covered: tuple[NodeCoverage, ...]
+    source: QuerySource, period: Period, rows: list[Mapping[str, Any]], covered: tuple[NodeCoverage, ...]
 ) -> Summary:
     by_scope: dict[str, list[Figures]] = {"all": [], "node": [], "gpu": []}
-    for row in sorted(rows, key=lambda one: natural_key(one.label)):
-        by_scope[row.scope].append(row)
+    for one in sorted((_from_row(Figures, row) for row in rows), key=lambda one: natural_key(one.label)):
+        by_scope[one.scope].append(one)
     return Summary(
         period,
         period.ended_at is None and source.running,
@@ -171,6 +175,7 @@ def _summary(
         tuple(by_scope["node"]),
         tuple(by_scope["gpu"]),
         covered,
+        next((row["util_us"] for row in rows if row["util_us"]), {}),
     )
 
 
@@ -209,8 +214,9 @@ def processes(source: QuerySource, period: Period) -> list[ProcessPeaks]:
 
 def figures_result(source: QuerySource, period: Period, scope: str = "") -> Result:
     """Return the figures of a period as data, all or of one scope (gpu, node, all). Raises StoreError."""
-    rows = f"({summaries.summary(_spans(period))}) WHERE scope = ? OR ? = ''"
-    return _labelled(source, period, f"FROM {rows} ORDER BY scope, node, gpu_index", scope, scope)
+    rows = f"(SELECT * EXCLUDE (util_us) FROM ({summaries.summary(_spans(period))}))"  # noqa: S608 (own names)
+    chosen = f"FROM {rows} WHERE scope = ? OR ? = '' ORDER BY scope, node, gpu_index"
+    return _labelled(source, period, chosen, scope, scope)
 
 
 def processes_result(source: QuerySource, period: Period) -> Result:

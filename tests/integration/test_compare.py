@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import json
 import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -171,6 +173,28 @@ def test_the_line_for_all_counts_copies_of_a_run_once(
     assert last.split()[:2] == ["all", "2"]
     assert "12.5 Wh" in last
     assert "2 of 4 lines repeat a run; the line for all counts each run once." in printed.err
+
+
+def test_quantiles_of_all_runs_are_those_of_all_samples_at_once(
+    two_files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    random, runs = Random(7), f"{two_files}/every*.duckdb"
+    for every_s in (1, 3, 5):
+        events: list[Event] = [introduced(gpus=2)]
+        for i in range(200):
+            rows = [gpu_row(util_pct=random.choice((None, random.randrange(20 * every_s)))) for _ in range(2)]
+            events.append(arrived(i + 1, rows, ts=T0 + i * every_s))
+        info = replace(INFO, uid=f"{every_s}")
+        record(two_files / f"every{every_s}.duckdb", events, info, ended_at=T0 + 1000)
+    seconds = "SELECT util_pct, unnest(range(interval_ms // 1000)) FROM samples WHERE util_pct IS NOT NULL"
+    at_once = f"SELECT unnest(quantile_disc(util_pct, [0.5, 0.95])) AS pct FROM ({seconds})"
+    assert main(["sql", at_once, "--db", runs, "--json"]) == 0
+    expected = [f"{row['pct']} %" for row in json.loads(capsys.readouterr().out)]
+    assert main(["summary", runs, "--format=markdown"]) == 0
+    names, *_, last = (
+        line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if "|" in line
+    )
+    assert [last[names.index(name)].strip() for name in ("median util", "p95 util")] == expected
 
 
 def test_report_of_several_files_is_one_page(two_files: Path, capsys: pytest.CaptureFixture[str]) -> None:

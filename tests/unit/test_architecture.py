@@ -261,7 +261,7 @@ LINES: dict[str, int] = {
     "gswarm_agent.asking": 900,
     "gswarm_agent.probes": 4_650,
     "gswarm_tui": 175,
-    "gswarm_tui.analysis": 1_500,
+    "gswarm_tui.analysis": 1_525,
     "gswarm_tui.asking": 1_275,
     "gswarm_tui.commands": 3_725,
     "gswarm_tui.common": 875,

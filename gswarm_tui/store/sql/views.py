@@ -87,7 +87,7 @@ partial AS (
   FROM session_coverage
   GROUP BY session_id
 )
-SELECT s.session_id, e.name AS session, e.recording_id, s.* EXCLUDE (session_id),
+SELECT s.session_id, e.name AS session, e.recording_id, s.* EXCLUDE (session_id, util_us),
        CASE WHEN s.scope = 'all' THEN p.words END AS partial
 FROM summed s
 JOIN sessions e USING (session_id)
