@@ -27,24 +27,20 @@ class SessionMark:
 
     at: float
     label: str
-    node: str
     values: dict[str, float]
 
 
 @dataclass(frozen=True)
 class Incident:
-    """A warning or error, ``at`` seconds after the period's start; ``gpu`` is None for the whole node."""
+    """A warning or error, ``at`` seconds after the period's start."""
 
     at: float
     kind: str
     severity: str
-    node: str
-    gpu: int | None
 
 
 _EVENTS = first_events(
-    "e.kind, e.severity, coalesce(n.node, '') AS node, g.gpu_index AS gpu, "
-    "coalesce(e.message, '') AS message, e.detail",
+    "e.kind, e.severity, coalesce(e.message, '') AS message, e.detail",
     f"g.{MINE} AND (e.kind = '{MARK}' OR e.severity <> '{INFO}')",
     MOST_EVENTS,
 )
@@ -66,9 +62,9 @@ def load_annotations(source: QuerySource, period: Period) -> Annotations:
     for row in rows:
         at = _seconds(period, row["ts"])
         if row["kind"] == MARK:
-            marks.append(SessionMark(at, row["message"], row["node"], numbers(row["detail"])))
+            marks.append(SessionMark(at, row["message"], numbers(row["detail"])))
         else:
-            incidents.append(Incident(at, row["kind"], row["severity"], row["node"], row["gpu"]))
+            incidents.append(Incident(at, row["kind"], row["severity"]))
     return Annotations(marks, incidents, len(rows) < MOST_EVENTS)
 
 

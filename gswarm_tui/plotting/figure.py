@@ -139,7 +139,7 @@ class FigureBuilder:
         if block.kind == "curve":
             panels.draw_curve(axes, grid, ends, "node" if grid.host else "GPU")
         else:
-            panels.draw_heatmap(axes, grid, ends, data.incidents)
+            panels.draw_heatmap(axes, grid, ends)
             left, height = WIDTH - _RIGHT + 0.08, min(block.height, 1.2)
             bar = figure.add_axes(self._rect(left, top, _BAR, height))
             panels.draw_colour_bar(bar, ends, tall=block.height > 0.6)

@@ -14,10 +14,9 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from gswarm_agent.frame import ERROR, gpu_label
+from gswarm_agent.frame import gpu_label
 from gswarm_agent.metrics import Metric
 from gswarm_tui.common.units import nice_ceiling, shown_unit
 from gswarm_tui.fleet.events import EVENT_KINDS
@@ -75,9 +74,7 @@ def write_title(axes: Axes, text: str, height_in: float) -> None:
     axes.text(0, 1 + 0.045 / height_in, text, transform=axes.transAxes, **look)
 
 
-def draw_heatmap(
-    axes: Axes, grid: MetricGrid, ends: tuple[float, float], incidents: Sequence[Incident]
-) -> None:
+def draw_heatmap(axes: Axes, grid: MetricGrid, ends: tuple[float, float]) -> None:
     """Draw a row for each device in the order of the grid, hatched where data is missing."""
     rows, bins = grid.values.shape
     period = bins * grid.width_s
@@ -90,24 +87,7 @@ def draw_heatmap(
     axes.set_yticks([])
     for spine in axes.spines.values():
         spine.set_visible(True)
-    places = {(device.node, device.gpu): row + 0.5 for row, device in enumerate(grid.devices)}
-    groups = _groups(grid)
-    places |= {(node, None): (first + last) / 2 for node, first, last in groups}
-    serious = [t for t in incidents if t.severity == ERROR and (t.node, None) in places]
-    drawn = ((t.at, places.get((t.node, t.gpu), places[t.node, None])) for t in serious)
-    points = {(_place_across(x, period), y): (x, y) for x, y in drawn}.values()
-    axes.plot(
-        [x for x, _ in points],
-        [y for _, y in points],
-        linestyle="none",
-        marker="x",
-        markersize=3,
-        markeredgewidth=0.8,
-        color=style.SEVERITY["error"],
-        path_effects=[withStroke(linewidth=2, foreground="white")],
-        zorder=4,
-    )
-    _name_rows(axes, groups, [device.gpu for device in grid.devices])
+    _name_rows(axes, _groups(grid), [device.gpu for device in grid.devices])
 
 
 def coloured(values: Floats, ends: tuple[float, float]) -> Pixels:
@@ -318,9 +298,4 @@ def _labels(
 
 def _distinct_times(times: Sequence[float], seconds: float) -> list[float]:
     """Return the times without those that would be drawn over another."""
-    return list({_place_across(at, seconds): at for at in times}.values())
-
-
-def _place_across(at: float, seconds: float) -> int:
-    """Return the place of a time in the picture, the same for times that would be drawn over each other."""
-    return round(at / max(seconds, 1e-9) * _PLACES)
+    return list({round(at / max(seconds, 1e-9) * _PLACES): at for at in times}.values())

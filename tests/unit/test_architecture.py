@@ -274,7 +274,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.link": 1_425,
     "gswarm_tui.options": 1_200,
     "gswarm_tui.playback": 500,
-    "gswarm_tui.plotting": 1_200,
+    "gswarm_tui.plotting": 1_150,
     "gswarm_tui.printing": 625,
     "gswarm_tui.profiling": 2_125,
     "gswarm_tui.reporting": 450,
