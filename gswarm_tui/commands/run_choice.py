@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -115,7 +116,9 @@ def use_each(
 
 def open_together(paths: Sequence[Path]) -> QuerySource:
     """Open recordings, some by patterns, as one that has a column ``run``. Raises UserError, StoreError."""
-    matched = {file: is_pattern(path) for path in paths for file in matching(path)}
+    # A link names the same file.
+    named = {os.path.realpath(file): (file, is_pattern(path)) for path in paths for file in matching(path)}
+    matched = dict(named.values())
     if folder := next((path for path in paths if holds_runs(path)), None):
         raise UserError(
             f"{folder} is a Parquet dataset, which DuckDB reads itself: FROM "

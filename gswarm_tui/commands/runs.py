@@ -85,9 +85,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         return 0
     if not chosen:
         where = ", ".join(map(str, places)) or "this folder and the catalogue"
-        print_notice(
-            f"no recording in {where}" if not found else f"none of {plural(len(found), 'run')} matches"
-        )
+        print_notice(f"none of {plural(len(found), 'run')} matches" if found else f"no recording in {where}")
     table = listing.run_table(chosen, time.time() if form.out is None else None)
     with formats.text_out(form.out) as out:
         if form.format == "markdown":
@@ -123,7 +121,9 @@ def load_runs(places: Sequence[Path], environ: Mapping[str, str], *, copies: boo
                 f"there is no folder {quote(str(place))}; name another one, or a filter: {choosing.FILTERS}."
             )
     with Progress("reading recordings") as progress:
-        found, skipped = collect(places, environ, progress.report, copies=copies)
+        found, skipped = collect(
+            places, environ, lambda _, read, of: progress.report(read / max(1, of)), copies=copies
+        )
     named = skipped[: _SKIPPED_NAMED if sys.stderr.isatty() else None]
     for text in named:
         print_notice(f"skipped {text}")

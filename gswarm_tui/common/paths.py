@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gswarm_tui.common.errors import UserError, nearest, quote
@@ -47,9 +47,8 @@ def matching(path: Path) -> list[Path]:
     """
     if not is_pattern(path):
         return [path]
-    # Path.glob takes no absolute patterns.
-    found = [path] if holds_runs(path) else map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207
-    # Links to folders above make a pattern with ** match a file many times; the shortest path names it best.
+    found = [path] if holds_runs(path) else map(Path, _glob(path.parts))
+    # The shortest path names a file best.
     once: dict[str, Path] = {}
     for one in sorted(found, key=lambda each: (len(each.parts), each.is_symlink(), each)):
         once.setdefault(os.path.realpath(one), one)
@@ -59,6 +58,18 @@ def matching(path: Path) -> list[Path]:
     if not runs:
         raise UserError(f"no file matches {quote(str(path))}; name others.")
     return runs
+
+
+def _glob(parts: tuple[str, ...]) -> Iterator[str]:
+    """Yield the paths that match the parts of a pattern; ``**`` follows no links, which may form loops."""
+    if "**" not in parts:
+        yield from glob.glob(os.path.join(*parts))  # noqa: PTH118, PTH207 (Path.glob takes no absolute patterns)
+        return
+    at = parts.index("**")
+    for top in glob.glob(os.path.join(*parts[:at])) if at else ["."]:  # noqa: PTH118, PTH207
+        for folder, below, _ in os.walk(top):
+            below[:] = [name for name in below if not name.startswith(".")]
+            yield from _glob((glob.escape(folder), *(parts[at + 1 :] or "*")))
 
 
 def working_folder() -> Path:

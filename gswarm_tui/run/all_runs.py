@@ -8,7 +8,7 @@ from pathlib import Path
 from gswarm_tui.common.paths import working_folder
 from gswarm_tui.control import registry
 from gswarm_tui.control.client import Head, running_heads
-from gswarm_tui.runs.finding_runs import find_runs, search
+from gswarm_tui.runs.finding_runs import Report, find_runs
 from gswarm_tui.runs.line import RUN_PREFIX, RunLine
 from gswarm_tui.store.errors import FileInUseError
 from gswarm_tui.store.querying.results import QuerySource
@@ -17,14 +17,13 @@ from gswarm_tui.store.querying.results import QuerySource
 def collect(
     places: Sequence[Path],
     environ: Mapping[str, str],
-    report: Callable[[float], None] = lambda _share: None,
+    report: Report = lambda _found, _read, _of: None,
     *,
     copies: bool = False,
 ) -> tuple[list[RunLine], list[str]]:
     """Return the runs below folders, else all that are known and those here, and what couldn't be read.
 
-    ``report`` gets the share done. With ``copies``, a run has a line for each file that has it. Raises
-    UserError.
+    With ``copies``, a run has a line for each file that has it. Raises UserError.
     """
     skipped: list[str] = []
 
@@ -34,11 +33,9 @@ def collect(
         skipped.append(f"{path}: {reason.partition('; ')[0]}")
 
     heads = {head.path.absolute(): head for head in running_heads(environ) if head.path is not None}
-    paths = list(search(places or [working_folder()], skip))
-    opened = opener(list(heads.values()))
     found = find_runs(
-        paths if places else [*paths, *heads],
-        opened,
+        places or [working_folder(), *heads],
+        opener(list(heads.values())),
         skip,
         running=heads.keys(),
         known_too=not places,

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 from gswarm_tui.common.errors import UserError
@@ -19,9 +20,16 @@ _AT_ONCE = 2
 
 Skip = Callable[[Path, str], None]
 """Notes a file or folder that couldn't be read, and why."""
+Report = Callable[[list[RunLine], int, int], None]
+"""Gets the lines so far, and how many files of how many were read: 0 of 0 while folders are searched.
+
+It is called once per folder and file; an error that it raises stops the search and the reading.
+"""
 
 
-def search(places: Iterable[Path], skip: Skip) -> Iterator[Path]:
+def search(
+    places: Iterable[Path], skip: Skip, at_folder: Callable[[], None] = lambda: None
+) -> Iterator[Path]:
     """Yield the recordings in and below folders, and files that are named; hidden folders are left out.
 
     A run in a dataset is its folder ``recordings/run=…``.
@@ -33,6 +41,7 @@ def search(places: Iterable[Path], skip: Skip) -> Iterator[Path]:
         for folder, below, files in os.walk(
             place, onerror=lambda error: skip(Path(error.filename), error.strerror or str(error))
         ):
+            at_folder()
             here = Path(folder)
             runs = []
             if "recordings" in below:
@@ -44,45 +53,48 @@ def search(places: Iterable[Path], skip: Skip) -> Iterator[Path]:
 
 
 def find_runs(
-    paths: Iterable[Path],
+    places: Iterable[Path],
     opened: Callable[[Path], QuerySource],
     skip: Skip,
     *,
     running: Collection[Path] = (),
     known_too: bool = False,
     copies: bool = False,
-    report: Callable[[float], None] = lambda _share: None,
+    report: Report = lambda _found, _read, _of: None,
 ) -> list[RunLine]:
-    """Return a line for each recording in files, the newest first; one in several files counts once.
+    """Return a line for each recording in places, the newest first; one in several files counts once.
 
     What the catalogue doesn't know is read by ``opened``, and so are the files in ``running``; links to one
     file are read once. With ``known_too`` the catalogue's other recordings are returned as well, with
-    ``copies`` a line of each file that has the run. ``report`` gets the share done.
+    ``copies`` a line of each file that has the run.
     """
     known: dict[str, list[RunLine]] = {}
     with contextlib.suppress(UserError, OSError):
         known = catalogue.load()
-    wanted = dict.fromkeys(str(path.absolute()) for path in paths)
     found: list[RunLine] = []
-    unread = []
+    unread: dict[Path, None] = {}
     seen = set[tuple[int, ...]]()
-    for name in wanted | (dict.fromkeys(known) if known_too else {}):
+    # Known runs come first, as the search of folders may take long.
+    wanted = search(places, skip, lambda: report(found, 0, 0))
+    paths = chain(map(Path, known if known_too else ()), (path.absolute() for path in wanted))
+    for path in paths:
         try:
-            now, file = size_and_time(Path(name)), Path(name).stat()
+            now, file = size_and_time(path), path.stat()
         except OSError as error:
-            if name in wanted:
-                skip(Path(name), error.strerror or str(error))
+            # The file of a known run may be gone; one that was found or named can't be read.
+            if not known_too or str(path) not in known:
+                skip(path, error.strerror or str(error))
             continue
         # A file and a link to it differ in size if only one of them has its log beside it.
         same = file.st_dev, file.st_ino, *now
-        if same in seen and not copies and Path(name) not in running:
+        if same in seen and not copies and path not in running:
             continue
         seen.add(same)
-        if Path(name) not in running and _are_fresh(lines := known.get(name, []), *now):
+        if path not in running and _are_fresh(lines := known.get(str(path), []), *now):
             found += lines
         else:
-            unread.append(Path(name))
-    found += _read(unread, opened, skip, report)
+            unread[path] = None
+    _read(list(unread), opened, skip, found, report)
     return found if copies else once(found)
 
 
@@ -99,10 +111,13 @@ def _are_fresh(lines: list[RunLine], size: int, mtime_ns: int) -> bool:
 
 
 def _read(
-    paths: list[Path], opened: Callable[[Path], QuerySource], skip: Skip, report: Callable[[float], None]
-) -> list[RunLine]:
+    paths: list[Path],
+    opened: Callable[[Path], QuerySource],
+    skip: Skip,
+    found: list[RunLine],
+    report: Report,
+) -> None:
     """Read files, and add each that nobody writes to the catalogue at once: a killed list continues there."""
-    found: list[RunLine] = []
     reading: set[QuerySource] = set()
     stopped = False
 
@@ -129,17 +144,16 @@ def _read(
 
     pool = ThreadPoolExecutor(_AT_ONCE)
     try:
-        for done, (path, (lines, why)) in enumerate(zip(paths, pool.map(read, paths), strict=True)):
-            report(done / len(paths))
+        for done, (path, (lines, why)) in enumerate(zip(paths, pool.map(read, paths), strict=True), start=1):
             found += lines
             if why:
                 skip(path, why)
+            report(found, done, len(paths))
     finally:
         stopped = True
         pool.shutdown(wait=False, cancel_futures=True)
         for source in list(reading):
             source.interrupt()
-    return found
 
 
 def once(found: Iterable[RunLine]) -> list[RunLine]:

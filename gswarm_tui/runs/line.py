@@ -11,7 +11,7 @@ from typing import Any
 from gswarm_agent.frame import gpu_label
 from gswarm_tui.fleet.plain_values import typed
 
-VERSION = 2
+VERSION = 3
 """Version of a line in the catalogue; lines of other versions are skipped."""
 FINISHED, RUNNING, NO_END = "finished", "running", "no end"
 MOST_FINDINGS = 50

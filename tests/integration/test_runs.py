@@ -211,8 +211,11 @@ def test_each_file_is_in_the_catalogue_before_the_next_is_opened(tmp_path: Path)
 def test_a_catalogue_that_is_mostly_outdated_is_rewritten(tmp_path: Path) -> None:
     with closing(FileSource(made(tmp_path / "a.duckdb"), for_people=False)) as source:
         (line,) = read_lines(source)
+    gone = replace(line, path=str(tmp_path / "gone.duckdb"))
+    catalogue.add([gone])
     for time in range(120):
         catalogue.add([replace(line, mtime_ns=time)])
+    assert gone.path in catalogue.load()
     assert catalogue.load() == {line.path: [replace(line, mtime_ns=119)]}
     assert len((tmp_path / "cache/gswarm-tui/runs.jsonl").read_text().splitlines()) == 1
 

@@ -209,6 +209,9 @@ def test_many_recordings_are_queried_as_one(
         {"run": "two's", "n": 6, "gpu": 5},
     ]
     assert answer(by_run, "more/two*.duckdb") == [{"run": "two's", "n": 6, "gpu": 1}]
+    Path("link.duckdb").symlink_to("run.duckdb")
+    (once,) = answer(by_run, "run.duckdb", "link.duckdb")
+    assert once["n"] == 6
     assert main(["sql", COUNT, "--db", "run.duckdb", "--db", "more/torn.duckdb"]) == 1
     assert "more/torn.duckdb is not a DuckDB file" in capsys.readouterr().err
 
