@@ -93,10 +93,6 @@ class RecordingQueries:
             summarize(self._source, period), processes(self._source, period), list(self._events(period))
         )
 
-    def summary(self, session: Session) -> Summary:
-        """Return the figures of a session, as far as it is on disk. Raises UserError."""
-        return summarize(self._source, self._find(session))
-
     def load(self, of: Callable[Concatenate[QuerySource, P], T], *values: P.args, **named: P.kwargs) -> T:
         """Return what a function loads from the recording. Raises UserError."""
         return of(self._source, *values, **named)

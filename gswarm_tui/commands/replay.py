@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,8 +87,12 @@ def _play(wanted: SessionReference, environ: Mapping[str, str]) -> tuple[int, Se
         )
 
         async def play() -> None:
-            await app.run_async()
-            source.close()  # or the loop would wait for the queries that read ahead
+            try:
+                with Progress(f"loading {printable(str(source.path))}"):
+                    await player.advance()
+                await app.run_async()
+            finally:
+                source.close()  # or the loop would wait for the queries that read ahead
 
         asyncio.run(play())
     chosen = app.next_run
@@ -112,7 +115,7 @@ def open_player(source: FileSource, session: str) -> tuple[Player, str, int]:
     else:
         raise UserError(f"{source.path} has no recording.")
     require_samples(source, period, "replay")
-    start, end = _unix(period.started_at), _unix(period.until)
+    start, end = period.bounds
     with Progress(f"loading {elapsed(end - start)} of {printable(str(source.path))}"):
         replay = RecordedSource(source, period.recording_id)
         recording = replay.recording
@@ -126,7 +129,3 @@ def open_player(source: FileSource, session: str) -> tuple[Player, str, int]:
     if recording.job:
         title = f"job {recording.job} · {title}"
     return Player(replay, playhead, time.monotonic), title, period.recording_id
-
-
-def _unix(moment: datetime) -> float:
-    return moment.replace(tzinfo=UTC).timestamp()

@@ -154,11 +154,6 @@ class Player:
         """The target of the current jump; without a jump, the position."""
         return self._shown if self._target is None else self._target
 
-    @property
-    def opened(self) -> bool:
-        """Whether there is a fleet or a problem to show."""
-        return self._opened.is_set()
-
     async def ready(self) -> None:
         """Wait for the first fleet or the first problem."""
         await self._opened.wait()

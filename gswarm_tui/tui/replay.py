@@ -8,7 +8,7 @@ from functools import partial
 from typing import Unpack
 
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.common.quantities import duration, elapsed
+from gswarm_tui.common.quantities import duration
 from gswarm_tui.common.time_input import TIME_FORMS
 from gswarm_tui.fleet.session_texts import check_name
 from gswarm_tui.fleet.sessions import suggest_name
@@ -51,12 +51,6 @@ class ReplayApp(Viewer):
     def fleet(self) -> Fleet:
         """The fleet at the player's position."""
         return self._first_player.fleet
-
-    @property
-    def loading(self) -> str:
-        """Text on the recording that is being loaded."""
-        head, opened = self._first_player.playhead, self._first_player.opened
-        return "" if opened else f"Loading {elapsed(head.end - head.start)} of {self._file} …"
 
     @property
     def ended(self) -> bool:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import UTC
 from functools import partial
-from typing import Any
 
 from textual.pilot import Pilot
 
@@ -42,13 +40,12 @@ class Deck:
         end: float = 120,
         *,
         title: str = "job 4711 · gpu[01-04]",
-        in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread,
     ) -> None:
         self.source = source
         self.clock = Clock()
         replay = RecordedSource(source, 1)
         self.head = Playhead(BEGINNING + start, BEGINNING + end, BEGINNING + start, self.clock)
-        self.player = Player(replay, self.head, self.clock, in_thread)
+        self.player = Player(replay, self.head, self.clock)
         self._unread = self.player.timeline
         writes = (
             partial(add_session, source, 1),

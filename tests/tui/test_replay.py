@@ -101,22 +101,6 @@ async def test_space_plays_and_pauses(deck: Deck) -> None:
         assert deck.seconds == here
 
 
-@pytest.mark.parametrize("key", ["escape", "q", "ctrl+q"])
-async def test_recording_being_loaded_is_named_and_can_be_left_at_once(path: Path, key: str) -> None:
-    async def never(_call: Callable[..., object], *_values: object) -> None:
-        await asyncio.Event().wait()
-
-    with closing(FileSource(path)) as source:
-        app = Deck(source, in_thread=never).app
-        async with app.run_test(size=(80, 24)) as pilot:
-            await pilot.pause()
-            assert "Loading 00:02:00 of run.duckdb …  esc quits" in line_with(app, "Loading")
-            for untrue in ("nodes 0/0", "no nodes match", "no session"):
-                assert untrue not in screen_text(app)
-            await pilot.press(key)
-        assert app.return_value == "quit"
-
-
 async def test_sessions_that_start_later_are_listed_opened_and_compared(deck: Deck) -> None:
     deck.app.open_queries = lambda: RecordingQueries(deck.source.second_source())
     async with deck.app.run_test(size=(120, 30)) as pilot:

@@ -270,11 +270,6 @@ class ViewerApp(TerminalApp):
     def ended(self) -> bool:
         """Whether the recording has ended."""
 
-    @property
-    def loading(self) -> str:
-        """Text on the recording that is being loaded; empty once its first fleet is shown."""
-        return ""
-
     @abstractmethod
     def now(self) -> float:
         """Return the time that is shown."""

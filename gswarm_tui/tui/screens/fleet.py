@@ -188,13 +188,9 @@ class FleetScreen(ViewerScreen):
         sums = totals(fleet, now, ended=self.viewer.ended)
         header = header_line(self._job, fleet, sums.simulated, self.viewer.recording_state(), width)
         self.query_one("#title", Bar).show(header)
-        if loading := self.viewer.loading:
-            line: Line = [Span(f" {loading}  "), Span("esc", "key"), Span(" quits", "dim")]
-        else:
-            seen = fleet.examined
-            pace = "" if seen is None else pace_text(seen.step_s, seen.step_before_s)
-            line = totals_line(sums, fleet.interval_s, width, pace)
-        self.query_one("#totals", Bar).show(line)
+        seen = fleet.examined
+        pace = "" if seen is None else pace_text(seen.step_s, seen.step_before_s)
+        self.query_one("#totals", Bar).show(totals_line(sums, fleet.interval_s, width, pace))
         bar = self.query_one("#finding", Bar)
         if bar.display != bool(self._found):
             bar.display = bool(self._found)
@@ -210,9 +206,7 @@ class FleetScreen(ViewerScreen):
         spare = self._room - self.heatmap.layout_plan.lines
         name, gpu = self.heatmap.at or ("", None)
         most = 1 + max(0, min(PROBLEM_LINES_MOST, spare))
-        cursor = (
-            cursor_lines(fleet.nodes.get(name), gpu, now, width, most) if not self.viewer.loading else [[]]
-        )
+        cursor = cursor_lines(fleet.nodes.get(name), gpu, now, width, most)
         self.query_one("#cursor", Bar).show(*cursor)
         if self._logged != fleet.logged_count:
             self._logged, self._events = fleet.logged_count, grouped(fleet.event_log)
@@ -221,9 +215,7 @@ class FleetScreen(ViewerScreen):
         room = spare - (max(wanted, len(cursor)) if tall else len(cursor) - 1)
         more_events = min(EVENTS_MOST, len(self._events)) - wanted if tall else 0
         spare -= self._minutes(now, room, more_events)
-        sessions = []
-        if not self.viewer.loading:
-            sessions = sessions_line(fleet, now, width, can_start=self.viewer.can_start_session)
+        sessions = sessions_line(fleet, now, width, can_start=self.viewer.can_start_session)
         running, last = self.query_one("#running", Bar), self.query_one("#events", Bar)
         last.display = tall
         if tall:
@@ -310,12 +302,10 @@ class FleetScreen(ViewerScreen):
         self._visited.add(problem)
         self.heatmap.point_at(problem.node, problem.gpu)
 
-    async def action_drop_filter(self) -> None:
-        """Show everything; while a recording is being loaded, quit."""
+    def action_drop_filter(self) -> None:
+        """Show everything."""
         if self._filter is not None:
             self._choose(None)
-        elif self.viewer.loading:
-            await self.action_quit()
 
     # The metric, the order, the size
 
