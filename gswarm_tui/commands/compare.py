@@ -38,10 +38,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         )
 
     runs = by_dask or load_runs(chosen, environ, form.out, force=form.force)
-    first = runs[0]
-    compared = {(run.file, run.summary.period.recording_id, run.summary.period.session_id) for run in runs}
-    if len(compared) == 1:
-        what = f"{printable(first.summary.period.name)} in {printable(first.file)}"
+    # Dask's workers may read different files of one path, on local disks.
+    if len({(run.file, run.run, run.summary.period.session_id) for run in runs}) == 1:
+        what = f"{printable(runs[0].summary.period.name)} in {printable(runs[0].file)}"
         raise UserError(f"all runs are the same one, {what}; name another to compare it with.")
     if form.format not in ("table", "markdown"):
         formats.write(comparison.comparison_result(runs), form)

@@ -61,6 +61,8 @@ def load_by_dask(
     Raises UserError.
     """
     check_output_file(form.out, force=form.force)
+    if not words:
+        raise UserError("--dask needs files, such as 'runs/*.duckdb'.")
     listed = partial(_wanted, absolute(words))
     return with_distinct_labels(ask_workers(where, _load, listed, environ, "summarising the runs"))
 

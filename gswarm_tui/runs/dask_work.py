@@ -170,8 +170,9 @@ def work_on(
         for future in done:
             at = waiting.pop(future)
             error = future.exception()
-            value, why = (None, _reason(error)) if error is not None else future.result()
-            answers[at] = RunAnswer(found[at][0], value, why)
+            run = found[at][0]
+            value, why = (None, f"{run.path}: {_reason(error)}") if error is not None else future.result()
+            answers[at] = RunAnswer(run, value, why)
         report(len(answers) / len(found))
         if not done:
             now, present = time.monotonic(), _hosts(client).keys()
@@ -181,7 +182,7 @@ def work_on(
                     seen_at[at] = now
                 elif now - seen_at[at] > _LOST_S:
                     del waiting[future]
-                    answers[at] = RunAnswer(run, None, "all Dask workers that see it have ended")
+                    answers[at] = RunAnswer(run, None, f"{run.path}: all Dask workers that see it have ended")
     return [answers[at] for at in range(len(found))]
 
 
@@ -192,7 +193,7 @@ def _attempt(function: Callable[[WantedRun], T], run: WantedRun) -> tuple[T | No
     except UserError as error:
         return None, str(error)
     except OSError as error:
-        return None, error.strerror or str(error)
+        return None, f"{run.path}: {error.strerror or error}"
 
 
 def _reason(error: object) -> str:
