@@ -134,7 +134,7 @@ class Player:
         self._target: float | None = playhead.at
         self._reading: asyncio.Future[list[Event]] | None = None
         self._reading_to = playhead.at
-        self._wake, self._opened = asyncio.Event(), asyncio.Event()
+        self._wake = asyncio.Event()
         self._timeline_read_at: float | None = None
         self._rebuild = False
 
@@ -153,10 +153,6 @@ class Player:
     def wanted(self) -> float:
         """The target of the current jump; without a jump, the position."""
         return self._shown if self._target is None else self._target
-
-    async def ready(self) -> None:
-        """Wait for the first fleet or the first problem."""
-        await self._opened.wait()
 
     # Controls
 
@@ -216,7 +212,6 @@ class Player:
             self._wake.clear()
 
     def _notify(self) -> None:
-        self._opened.set()
         for callback in list(self.flushed):
             callback()
 

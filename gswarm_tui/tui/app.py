@@ -89,14 +89,9 @@ class GswarmApp(Viewer):
         self._sessions_version = 0
 
     @property
-    def _past_shown(self) -> Player | None:
-        """The player while the past is shown; before, it may still be reading the recording."""
-        return self.player if self.mode == PAST else None
-
-    @property
     def fleet(self) -> Fleet:
         """The fleet, which is another one after a reconnect."""
-        return self.live.fleet if (player := self._past_shown) is None else player.fleet
+        return self.live.fleet if self.player is None else self.player.fleet
 
     @property
     def ended(self) -> bool:
@@ -105,7 +100,7 @@ class GswarmApp(Viewer):
 
     def now(self) -> float:
         """Return the time that is shown."""
-        return self.live.now() if (player := self._past_shown) is None else player.now()
+        return self.live.now() if self.player is None else self.player.now()
 
     def play_run(self, run: RunLine) -> bool:
         """Say so if this run is the one on the screen; others have a command."""
@@ -120,7 +115,7 @@ class GswarmApp(Viewer):
         if self._reading:
             return [Span(" PAST ", "chip"), Span(" reading the recording …")]
         state = self._recorder_state()
-        if (player := self._past_shown) is None:
+        if (player := self.player) is None:
             return state
         if player.problem:
             return [Span("╳ ", "error"), Span(clean(player.problem), "error")]
@@ -166,7 +161,7 @@ class GswarmApp(Viewer):
         if self.live.ended and self.starts_it:
             self.exit("quit")
             return
-        if self.mode == PAST and self.player is not None and self.player.caught_up:
+        if self.player is not None and self.player.caught_up:
             self.action_return_to_now()
         if self.player is not None and self.live.fleet.sessions.version != self._sessions_version:
             self._sessions_version = self.live.fleet.sessions.version
@@ -220,13 +215,13 @@ class GswarmApp(Viewer):
         self.update_view()
         try:
             player = await asyncio.to_thread(self._past)
+            await player.advance()
         except UserError as error:
             self.show_notice(str(error), error=True)
             return False
         finally:
             self._reading = False
         self.begin_playing(player)
-        await player.ready()
         self.mode = PAST
         self.update_view()
         return True

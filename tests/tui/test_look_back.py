@@ -56,6 +56,8 @@ class Live:
     async def press(self, pilot: Pilot[str], *keys: str) -> None:
         for key in keys:
             await pilot.press(key)
+            while self.app._reading:
+                await pilot.pause(0.01)
             if self.app.player is not None:
                 await settle(self.app, self.app.player, pilot)
 

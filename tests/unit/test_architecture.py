@@ -284,7 +284,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.slurm": 500,
     "gswarm_tui.store": 7_375,
     "gswarm_tui.trials": 950,
-    "gswarm_tui.tui": 8_700,
+    "gswarm_tui.tui": 8_675,
 }
 
 

@@ -23,7 +23,6 @@ from gswarm_tui.tui.drawing.plot import (
     marks_in,
     panel,
     sparkline,
-    time_axis,
     window,
 )
 from gswarm_tui.tui.drawing.ramp import is_logarithmic
@@ -65,35 +64,17 @@ def host_lines(node: NodeState, trends: Trends, width: int, now: float) -> list[
     columns, metrics = host_columns(width), shown_metrics(node)
     height = host_height(width, len(metrics))
     curve = max(4, (width - 1 - GAP * (columns - 1)) // columns - WORDS_WIDTH)
-    cells = [_lines(metric, trends.host(node, metric, curve, now), 1)[0] for metric in metrics]
+    cells = [_line(metric, trends.host(node, metric, curve, now)) for metric in metrics]
     cells += [()] * (-len(cells) % height)
     side_by_side = beside([cells[at : at + height] for at in range(0, len(cells), height)])
     return [(Span(" "), *line) for line in side_by_side]
 
 
-def host_plots(node: NodeState, trends: Trends, width: int, height: int, now: float) -> list[Spans]:
-    """Draw all host metrics above one time axis; side by side where lines are few."""
-    metrics = shown_metrics(node)
-    each = (height - 1) // len(metrics)
-    if each < 1:
-        return host_lines(node, trends, width, now)
-    curve = max(4, width - 2 - WORDS_WIDTH)
-    lines = [
-        (Span(" "), *line)
-        for metric in metrics
-        for line in _lines(metric, trends.host(node, metric, curve, now), each)
-    ]
-    return [*lines, (Span(" " * (1 + WORDS_WIDTH) + time_axis(trends.span_s, curve, trends.last), "dim"),)]
-
-
-def _lines(metric: Metric, plot: PlotSeries, height: int) -> list[Spans]:
-    """Draw a metric's curve, with name and value on its lowest line."""
-    words = (
-        Span(f"{metric.label:<{HOST_LABEL_WIDTH}} ", "dim"),
-        Span(f"{plot.now:>{HOST_VALUE_WIDTH}} ", "dim" if plot.now == DASH else plot.now_role),
-    )
-    *upper, lowest = sparkline(plot.levels, height, plot.ramp)
-    return [*((Span(" " * WORDS_WIDTH), *line) for line in upper), (*words, *lowest)]
+def _line(metric: Metric, plot: PlotSeries) -> Spans:
+    """Return a metric's name, value and curve."""
+    name = Span(f"{metric.label:<{HOST_LABEL_WIDTH}} ", "dim")
+    value = Span(f"{plot.now:>{HOST_VALUE_WIDTH}} ", "dim" if plot.now == DASH else plot.now_role)
+    return (name, value, *sparkline(plot.levels, ramp=plot.ramp)[0])
 
 
 ALL, PLOTS, HOST, PROCESSES = "overview", "plots", "host", "processes"
@@ -197,10 +178,7 @@ class NodeScreen(ViewerScreen):
             plots.show(self._plot_lines(node, now))
         if host.display:
             width = self.size.width
-            lines = [heading_rule("host", width), *host_lines(node, self._trends, width, now)]
-            if self.view == HOST:
-                lines = host_plots(node, self._trends, width, self.query_one("#body").size.height, now)
-            host.show(lines)
+            host.show([heading_rule("host", width), *host_lines(node, self._trends, width, now)])
         if node.hello is None:
             return
         if processes.display:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from textual import events
-from textual.geometry import Region, Size
+from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -59,15 +59,9 @@ class Canvas(ScrollView, can_focus=False, inherit_bindings=False):
     def show(self, lines: Sequence[Spans]) -> None:
         """Replace the lines."""
         before, self.lines = self.lines, tuple(lines)
-        if len(before) != len(self.lines):
+        if before != self.lines:
             self.virtual_size = Size(0, len(self.lines))
-            self.refresh(layout=True)
-            return
-        top, cells = self.scroll_offset.y, self.size.width
-        pairs = enumerate(zip(before, self.lines, strict=True))
-        changed = [Region(0, y - top, cells, 1) for y, (old, new) in pairs if old != new]
-        if changed:
-            self.refresh(*changed)
+            self.refresh(layout=len(before) != len(self.lines))
 
     def on_resize(self) -> None:
         """Post Resized, so that the screen draws again."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from textual import events
-from textual.geometry import Region, Size
+from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -96,18 +96,12 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
         self.show(rows)
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Replace the rows; only changed ones are drawn again."""
+        """Replace the rows."""
         before, self._rows = self._rows, rows
-        if len(before) != len(rows):
+        if before != rows:
             self.virtual_size = Size(0, len(rows) + self.heading_height)
             self.cursor = max(0, min(self.cursor, len(rows) - 1))
             self.refresh()
-            return
-        top = self.scroll_offset.y
-        visible = range(top, min(len(rows), top + self.size.height))
-        changed = [self._row_region(at) for at in visible if before[at] != rows[at]]
-        if changed:
-            self.refresh(*changed)
 
     @property
     def cut_text(self) -> str:
@@ -123,15 +117,12 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
         """Whether the cursor is on the last row and that row is visible."""
         return self.cursor >= len(self._rows) - 1 and self.scroll_offset.y >= self.max_scroll_y
 
-    def _row_region(self, row: int) -> Region:
-        return Region(0, row - self.scroll_offset.y + self.heading_height, self.size.width, 1)
-
     def move_to(self, row: int) -> None:
         """Move the cursor to a row and scroll it into view."""
         row = max(0, min(row, len(self._rows) - 1))
         if row != self.cursor:
-            self.refresh(self._row_region(self.cursor), self._row_region(row))
             self.cursor = row
+            self.refresh()
             self.post_message(self.Moved(self))
         self._show_cursor()
 
