@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from itertools import accumulate, compress
+from pathlib import Path
 from typing import Any
 
 from gswarm_tui.analysis.periods import Period
@@ -127,20 +129,23 @@ def lines_table(
 ) -> TextTable:
     """Return the table with a line for each run, named by its session and file; marks stand before the rest.
 
-    ``with_total`` adds a line for all of them, copies left out, and leaves out what compares runs with the
-    first one.
+    Files are named from the folder that all of them are in, and never cut short. ``with_total`` adds a line
+    for all runs, copies left out, and leaves out what compares runs with the first one.
     """
     rows = [row for row in comparison_table(runs, zone).rows if not (with_total and row[0] in _RELATIVE)]
     later = [label for label, _ in _TEXT_ROWS if label not in _LINE_FIRST]
     rows.sort(key=lambda row: _LINE_FIRST.index(row[0]) if row[0] in _LINE_FIRST else 99 + (row[0] in later))
+    if rows[0][0] == "file":
+        files = [Path(run.file).absolute() for run in runs]
+        folder = os.path.commonpath([file.parent for file in files])
+        rows[0] = ("file", *(str(file.relative_to(folder)) for file in files))
     names, *cells = zip(*rows, strict=True)
     lines = [(run.summary.period.name, *line) for run, line in zip(runs, cells, strict=True)]
     if with_total:
         counted = without_copies(runs)
         known = totals(counted)
         lines.append((f"all {len(counted):,}", *(known.get(name, DASH) for name in names)))
-    right = frozenset(at for at, name in enumerate(names, 1) if name != "file")
-    return TextTable(("session", *names), lines, right)
+    return TextTable(("session", *names), lines, frozenset(range(1, len(names) + 1)))
 
 
 Number = Callable[[ComparedRun], float | None]
@@ -223,7 +228,7 @@ def efficiency(first: ComparedRun, run: ComparedRun) -> float | None:
     return part_of(first.gpu_s, run.gpu_s) if comparable(first, run) else None
 
 
-_LINE_FIRST = ("file", "started", "nodes", "GPUs", "duration", "speed-up", "utilisation", "energy")
+_LINE_FIRST = ("file", "duration", "speed-up", "utilisation", "energy", "GPUs", "nodes", "started")
 """Figures at the start of a line; a narrow terminal hides others."""
 _RELATIVE = ("speed-up", "efficiency", "energy ratio")
 _TEXT_ROWS: tuple[tuple[str, Callable[[ComparedRun, ComparedRun], str]], ...] = (
