@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, FrameArrived, SessionStopped
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.timeline import ReplayTimeline
+
+if TYPE_CHECKING:
+    from gswarm_tui.playback.recorded_source import RecordedSource
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 TICK_S = 0.1
@@ -82,28 +85,6 @@ class Playhead:
         self.move_to(position)
 
 
-class ReplaySource(Protocol):
-    """A recording to play; it grows while ``running``. Times are Unix seconds.
-
-    Its methods may block, and raise UserError if the recording can't be read.
-    """
-
-    interval_s: float
-    running: bool
-
-    def end(self) -> float:
-        """Return the time up to which the recording can be read now."""
-
-    def events(self, since: float, until: float) -> list[Event]:
-        """Return the events after ``since`` up to and including ``until``, in order."""
-
-    def fleet(self, at: float) -> Fleet:
-        """Return a new fleet as it was at a time, with its history."""
-
-    def timeline(self) -> ReplayTimeline:
-        """Return the recording's sessions and jump targets."""
-
-
 class Player:
     """Player of a source: the fleet as it was at the playhead.
 
@@ -114,7 +95,7 @@ class Player:
 
     def __init__(
         self,
-        source: ReplaySource,
+        source: RecordedSource,
         playhead: Playhead,
         clock: Callable[[], float],
         in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread,

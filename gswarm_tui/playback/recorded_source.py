@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from gswarm_agent.frame import INFO, gpu_label
 from gswarm_tui.fleet.events import Event, EventLogged
@@ -15,7 +15,7 @@ from gswarm_tui.store.reading.recording_reader import RecordingReader
 
 
 class RecordedSource:
-    """Source that reads one recording from a file; see ``ReplaySource``.
+    """Source that reads one recording from a file, which grows while ``running``; times are Unix seconds.
 
     ``until`` returns how far a running recording can be read; None for one that has ended. ``live``
     returns the running recording's fleet, which has nodes and sessions sooner than the file.
@@ -52,7 +52,7 @@ class RecordedSource:
 
     def timeline(self) -> ReplayTimeline:
         """Return the recording's sessions, warnings, errors and marks. Raises StoreError."""
-        return ReplayTimeline(self._sessions(), list(jump_targets(self.recording.notable_events())))
+        return ReplayTimeline(self._sessions(), list(map(_target, self.recording.notable_events())))
 
     def _sessions(self) -> list[SessionRange]:
         if self._live is not None:  # another thread changes it: copy at once
@@ -77,9 +77,7 @@ class RecordedSource:
             self.recording.refresh()
 
 
-def jump_targets(events: Iterable[EventLogged]) -> Iterable[JumpTarget]:
-    """Return logged events as jump targets of a timeline."""
-    for one in events:
-        kind = MARK if one.kind == MARK else one.severity
-        who = (one.node or "") + ("" if one.gpu is None else f":{gpu_label(one.gpu)}")
-        yield JumpTarget(one.at, kind if kind in KINDS else INFO, f"{who} {one.message}".strip())
+def _target(event: EventLogged) -> JumpTarget:
+    kind = MARK if event.kind == MARK else event.severity
+    who = (event.node or "") + ("" if event.gpu is None else f":{gpu_label(event.gpu)}")
+    return JumpTarget(event.at, kind if kind in KINDS else INFO, f"{who} {event.message}".strip())

@@ -87,7 +87,7 @@ def draw_heatmap(axes: Axes, grid: MetricGrid, ends: tuple[float, float]) -> Non
     axes.set_yticks([])
     for spine in axes.spines.values():
         spine.set_visible(True)
-    _name_rows(axes, _groups(grid), [device.gpu for device in grid.devices])
+    _name_rows(axes, grid)
 
 
 def coloured(values: Floats, ends: tuple[float, float]) -> Pixels:
@@ -99,31 +99,27 @@ def coloured(values: Floats, ends: tuple[float, float]) -> Pixels:
     return picture
 
 
-def _groups(grid: MetricGrid) -> list[tuple[str, int, int]]:
-    """Return each node with its first row and the row after its last."""
-    groups = groupby(enumerate(grid.devices), key=lambda pair: pair[1].node)
-    rows_of = [(node, [row for row, _ in members]) for node, members in groups]
-    return [(node, rows[0], rows[-1] + 1) for node, rows in rows_of]
-
-
-def _name_rows(axes: Axes, groups: Sequence[tuple[str, int, int]], gpus: Sequence[int | None]) -> None:
+def _name_rows(axes: Axes, grid: MetricGrid) -> None:
     """Draw the names of as many nodes as fit left of their rows, and ticks between nodes.
 
     A line through the heatmap would look like the row of an idle GPU.
     """
     height_pt = axes.get_position().height * axes.figure.get_figheight() * 72  # type: ignore[union-attr]
-    row_pt = height_pt / len(gpus)
-    numbered = gpus[0] is not None and row_pt >= style.SMALL * 0.95
+    row_pt = height_pt / len(grid.devices)
+    numbered = not grid.host and row_pt >= style.SMALL * 0.95
+    by_node = groupby(range(len(grid.devices)), key=lambda row: grid.devices[row].node)
+    groups = [(node, list(rows)) for node, rows in by_node]
     every = math.ceil((style.SMALL + 0.5) * len(groups) / height_pt)
-    names = short_names([node for node, _, _ in groups])
-    for number, (node, first, last) in enumerate(groups):
+    names = short_names([node for node, _ in groups])
+    for number, (node, rows) in enumerate(groups):
+        first = rows[0]
         if number % every == 0:
-            write_beside(axes, names[node], (first + last) / 2, -14 if numbered else -4, style.INK)
-        if first and (last - first) * row_pt >= style.SMALL:
+            write_beside(axes, names[node], first + len(rows) / 2, -14 if numbered else -4, style.INK)
+        if first and len(rows) * row_pt >= style.SMALL:
             axes.plot((0, -0.008), (first, first), transform=axes.get_yaxis_transform(), **_BOUNDARY)
-        if numbered:
-            for row in range(first, last):
-                write_beside(axes, gpu_label(gpus[row] or 0), row + 0.5, -4, style.DIM, size=style.SMALL - 1)
+        for row in rows if numbered else ():
+            label = gpu_label(grid.devices[row].gpu or 0)
+            write_beside(axes, label, row + 0.5, -4, style.DIM, size=style.SMALL - 1)
 
 
 def write_beside(

@@ -127,11 +127,9 @@ def atomic_file(path: Path) -> Iterator[Path]:
         raise StoreError(f"{path} can't be written: {error.strerror or error}") from error
 
 
-def _write_table(result: Result, out: TextIO, options: OutputOptions) -> None:
-    from gswarm_tui.printing.table import show
-
+def _write_readable(result: Result, out: TextIO, options: OutputOptions) -> None:
     rows, right = _readable(result)
-    show(result.names, rows, out, right=right, every=options.every)
+    write_text_table(result.names, rows, out, options, right=right)
 
 
 def _readable(result: Result) -> tuple[Iterator[list[str]], frozenset[int]]:
@@ -202,11 +200,6 @@ def _distinct(names: Sequence[str]) -> list[str]:
     return distinct
 
 
-def _write_markdown(result: Result, out: TextIO, _options: OutputOptions) -> None:
-    rows, right = _readable(result)
-    write_markdown_table(result.names, rows, out, right=right)
-
-
 def write_text_table(
     names: Sequence[str],
     rows: Iterable[Sequence[str]],
@@ -238,8 +231,8 @@ def _piped(texts: Sequence[str]) -> str:
 
 
 _WRITERS: dict[str, Callable[[Result, TextIO, OutputOptions], None]] = {
-    "table": _write_table,
+    "table": _write_readable,
     "csv": _write_csv,
     "json": _write_json,
-    "markdown": _write_markdown,
+    "markdown": _write_readable,
 }

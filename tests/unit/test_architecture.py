@@ -273,7 +273,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.launch": 1_750,
     "gswarm_tui.link": 1_425,
     "gswarm_tui.options": 1_200,
-    "gswarm_tui.playback": 475,
+    "gswarm_tui.playback": 450,
     "gswarm_tui.plotting": 1_150,
     "gswarm_tui.printing": 625,
     "gswarm_tui.profiling": 2_125,
@@ -284,7 +284,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.slurm": 500,
     "gswarm_tui.store": 7_375,
     "gswarm_tui.trials": 950,
-    "gswarm_tui.tui": 8_675,
+    "gswarm_tui.tui": 8_650,
 }
 
 

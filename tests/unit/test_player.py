@@ -12,15 +12,15 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, EventLogged
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.player import AHEAD_S, Player, Playhead
+from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.playback.timeline import ReplayTimeline
 
 
-class MemorySource:
+class MemorySource(RecordedSource):
     """A source with an event each second from 0 to ``last``, which logs the reads."""
 
-    interval_s = 1.0
-
     def __init__(self, last: float = 100, *, running: bool = False) -> None:
+        self.interval_s = 1.0
         self.last = last
         self.running = running
         self.reads: list[tuple[float, ...]] = []

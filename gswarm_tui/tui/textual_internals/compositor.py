@@ -5,7 +5,6 @@ Why, and what it depends on: docs/decisions/006-textual-compositor.md.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from sys import intern
@@ -29,9 +28,6 @@ _ATTRIBUTES = {
 _SEEN_ON_BLANKS = set("479")
 _BRIDGED = 4
 """Unchanged cells between changed ones that are written too: skipping them takes as many bytes."""
-
-# One cell each: ASCII, Latin, Greek, Cyrillic, dashes, arrows, signs, boxes, blocks, braille.
-_SINGLE = re.compile("[ -~¡-¬®-ˬͰ-͵Ͷ-ͽА-я–—…←-↓−≈─-▟■-▬►●-◦✓⠀-⣿]*").fullmatch
 
 
 class CellStyle(NamedTuple):
@@ -208,8 +204,6 @@ class _CellWriter:
 @lru_cache(maxsize=1024)
 def _split(text: str) -> tuple[str, ...]:
     """Return the characters of a text per cell: "" after a wide one, combining marks with theirs."""
-    if _SINGLE(text):
-        return tuple(map(intern, text))  # Python keeps single strings only for Latin characters
     cells: list[str] = []
     for char in text:
         width = cell_len(char)
@@ -217,7 +211,8 @@ def _split(text: str) -> tuple[str, ...]:
             at = len(cells) - 1 if cells[-1] else len(cells) - 2
             cells[at] += char
         elif width:
-            cells += [char, *[""] * (width - 1)]
+            # Python keeps single strings only for Latin characters.
+            cells += [intern(char), *[""] * (width - 1)]
     return tuple(cells)
 
 
