@@ -314,7 +314,7 @@ def write_parquet(result: Result, path: Path, known: Mapping[str, str] | None = 
             quoted = ('"' + title.replace('"', '""') + '"' for title in result.names)
             # DuckDB numbers repeated names.
             named = ", ".join(
-                f"{_portable_result(connection, name, kind)} AS {title}"
+                f"{_portable(name, kind)} AS {title}"
                 for name, kind, title in zip(names, result.types, quoted, strict=True)
             )
             known = meanings(result.names) if known is None else known
@@ -342,15 +342,6 @@ def _portable(name: str, kind: str) -> str:
 
 def _portable_columns(columns: Iterable[ColumnSchema]) -> str:
     return ", ".join(f"{_portable(c.name, c.type)} AS {c.name}" for c in columns)
-
-
-def _portable_result(connection: duckdb.DuckDBPyConnection, name: str, kind: str) -> str:
-    """Return a column of ``result`` as ``_portable``, as DOUBLE if its integers need more than 64 bits."""
-    if kind in _LARGE:
-        query = f"SELECT coalesce(max({name}) > {2**63 - 1} OR min({name}) < -{2**63}, false) FROM result"  # noqa: S608
-        if connection.execute(query).fetchall()[0][0]:
-            return f"{name}::DOUBLE"
-    return _portable(name, kind)
 
 
 def _copy(connection: duckdb.DuckDBPyConnection, query: str, path: Path, known: Mapping[str, str]) -> None:
