@@ -24,8 +24,8 @@ MAX_MIB = 512
 """Default limit of one rank's trace before it is compressed."""
 STARTS_IN_S = 10.0
 """Time until a trace starts: each process asks within 5 s, and then warms up for 2 s."""
-SILENT_S, NO_REPORT_S = 90.0, 900.0
-"""Time after which a node is given up that is cut off, or reports nothing; agents wait 180 s for a file."""
+SILENT_S = 300.0
+"""Time after which a node is given up that reports nothing; agents wait 180 s for a file."""
 LONGEST_S = 3600.0
 """Time after which a trace ends, with its imports, whatever nodes report."""
 MAX_PROCESSES = 128
@@ -119,7 +119,6 @@ class Tracing:
         self._starts_at = 0.0
         self._asked: set[str] = set()
         self._nodes: dict[str, float] = {}
-        self._live_at: dict[str, float] = {}
         self._traces: dict[str, dict[int, RankTrace]] = {}
         self._accepted = 0
         self._running: asyncio.Task[None] | None = None
@@ -149,7 +148,6 @@ class Tracing:
         self._traces = {node: {} for node in self._links}
         self._accepted = 0
         self._nodes = dict.fromkeys(self._links, self._now())
-        self._live_at = dict(self._nodes)
         starts_at_ns = round(self._starts_at * 1e9)
         request = wire.RequestTrace(
             self._token, choice.ranks, starts_at_ns, choice.duration_ms, choice.stacks
@@ -319,17 +317,13 @@ class Tracing:
 
     def _give_up_silent_nodes(self) -> None:
         for node, heard_at in self._nodes.items():
-            if self._links[node].is_live:
-                self._live_at[node] = self._now()
             if node in self._asked and all(
                 trace.is_settled or trace.state == wire.TRACE_READY for trace in self._traces[node].values()
             ):
                 continue  # its files wait for their turn
-            # A short cut while a rank writes its file for minutes doesn't end the trace.
-            if self._now() - max(heard_at, self._live_at[node]) > SILENT_S:
-                self._give_up(node, "the connection was lost")
-            elif self._now() - heard_at > NO_REPORT_S:
-                self._give_up(node, "its agent stopped reporting")
+            if self._now() - heard_at > SILENT_S:
+                live = self._links[node].is_live
+                self._give_up(node, "its agent stopped reporting" if live else "the connection was lost")
 
     def _give_up(self, node: str, why: str) -> None:
         """Fail what is still expected from a node."""

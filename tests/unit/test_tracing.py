@@ -24,7 +24,7 @@ from gswarm_agent.wire import (
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.fleet.state import MAX_MESSAGE
 from gswarm_tui.link import tracing
-from gswarm_tui.link.tracing import NO_REPORT_S, SILENT_S, TraceChoice, Tracing
+from gswarm_tui.link.tracing import SILENT_S, TraceChoice, Tracing
 
 
 class Node:
@@ -143,7 +143,7 @@ async def test_a_connected_node_that_reports_nothing_is_given_up(
     run = Tracing(cast(Any, nodes), tmp_path, lambda _event: None, not_imported, lambda: now)
     token = run.start(TraceChoice())["token"]
     nodes["gpu01"].take_trace("gpu01", TraceReport(token, 0, None, TRACE_ASKED, "", 0))
-    now += NO_REPORT_S + 1
+    now += SILENT_S + 1
     await settled(run)
     assert [(trace.node, trace.reason) for trace in run.ranks()] == [("gpu02", "its agent stopped reporting")]
     await run.close()
@@ -159,8 +159,6 @@ async def test_a_short_cut_while_a_rank_writes_its_file_ends_no_trace(
     token = run.start(TraceChoice())["token"]
     for pid, state in ((6, TRACE_REQUESTED), (0, TRACE_ASKED)):
         node.take_trace("gpu01", TraceReport(token, pid, 1, state, "", 0))
-    now += SILENT_S + 1
-    await asyncio.sleep(0.05)
     node.is_live = False
     now += SILENT_S - 1
     await asyncio.sleep(0.05)
