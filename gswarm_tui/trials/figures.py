@@ -50,7 +50,6 @@ def _figures(source: QuerySource, period: Period, outcome: RunOutcome) -> RunFig
     energies = [one.energy_j for one in gpus if one.energy_j is not None]
     means = [one.util_mean_pct for one in gpus if one.util_mean_pct is not None]
     return RunFigures(
-        gpus=len(gpus),
         energy_j=sum(energies) if energies else None,
         util_mean_pct=sum(means) / len(means) if means else None,
         balance=balance(gpus),

@@ -21,7 +21,6 @@ SHORTEST_S, MOST_PER_S = 1e-6, 1e30
 class RunFigures:
     """Figures of one run's GPUs from its samples; None is unmeasured."""
 
-    gpus: int
     energy_j: float | None = None
     util_mean_pct: float | None = None
     balance: float | None = None

@@ -34,7 +34,7 @@ def measured(
     """Return a run with an energy of 100 W a GPU; ``changes`` are of its outcome or its figures."""
     run = TrialRun(repeat, placement, max(1, repeat), warm_up=repeat == 0)
     of_outcome = {name: changes.pop(name) for name in ("throughput", "reason") if name in changes}
-    figures = RunFigures(placement.gpus, energy_j=100.0 * placement.gpus * seconds, **changes)
+    figures = RunFigures(energy_j=100.0 * placement.gpus * seconds, **changes)
     return MeasuredRun(RunOutcome("t", run, status, 0.0, seconds, **of_outcome), figures)
 
 

@@ -6,7 +6,7 @@ the node's other GPUs are late by seconds at each try. The same holds for a proc
 readers, and for the driver as a whole.
 
 Nobody can reset a GPU that the process is attached to. So it also ends, and the next leaves the GPU out, when
-a GPU is lost; and while nobody needs it: nothing uses the GPUs, and the agent has neither recorder nor job.
+a GPU is lost.
 """
 
 from __future__ import annotations
