@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from distributed import Client
 
+from gswarm_tui.runs.dask_work import _hosts
 from tests.cluster.cluster import Cluster
 from tests.cluster.killed_profiles import remove_what_is_left
 from tests.cluster.person import ask, closed_properly, user_env
@@ -108,19 +109,25 @@ def compared(cluster: Cluster, folder: Path, *words: str) -> tuple[list[dict[str
     return list(csv.DictReader(done.stdout.splitlines())), done.stderr
 
 
-def kill_in_the_midst(cluster: Cluster) -> int:
-    """Kill a worker on gpu02 when the first file has been read; return how many have been."""
+def stop_worker(cluster: Cluster) -> tuple[str, int]:
+    """Stop a worker on gpu02, not the one that looks for files; return its address and process."""
+    with Client("tcp://gpu01:8786", timeout=60, set_as_default=False) as client:
+        found = client.run(lambda: (os.uname().nodename, os.getpid())).items()
+        looking = _hosts(client).values()
+        address, pid = next((at, pid) for at, (name, pid) in found if name == "gpu02" and at not in looking)
+    cluster["gpu02"].run(["kill", "-STOP", str(pid)])
+    return address, pid
 
-    def done(dask_scheduler: Any) -> int:
-        return sum(task.state == "memory" for task in dask_scheduler.tasks.values())
+
+def kill_with_work(cluster: Cluster, address: str, pid: int) -> None:
+    """Kill a stopped worker as soon as it has files to read."""
+
+    def has_work(dask_scheduler: Any) -> bool:
+        return bool(dask_scheduler.workers[address].processing)
 
     with Client("tcp://gpu01:8786", timeout=60, set_as_default=False) as client:
-        on_gpu02 = client.run(lambda: (os.uname().nodename, os.getpid())).values()
-        pid = next(pid for name, pid in on_gpu02 if name == "gpu02")
-        wait_until(lambda: client.run_on_scheduler(done), "the first result")
-        count: int = client.run_on_scheduler(done)
+        wait_until(lambda: client.run_on_scheduler(has_work), "work for the stopped worker")
         cluster["gpu02"].run(["kill", "-KILL", str(pid)])
-    return count
 
 
 def figures(row: dict[str, str]) -> dict[str, str]:
@@ -132,15 +139,16 @@ def figures(row: dict[str, str]) -> dict[str, str]:
 def test_lost_worker_costs_time_only_and_files_of_one_node_are_read_there(
     cluster: Cluster, folder: Path
 ) -> None:
-    make_runs(folder, 40)
+    make_runs(folder, 10)
     expected, _ = compared(cluster, folder, "runs/*.duckdb")
-    cluster["gpu02"].run(["cp", str(folder / "runs" / "39.duckdb"), "/tmp/only-there.duckdb"])
+    cluster["gpu02"].run(["cp", str(folder / "runs" / "09.duckdb"), "/tmp/only-there.duckdb"])
     words = ("--dask=tcp://gpu01:8786", "runs/*.duckdb", "/tmp/only-there.duckdb", "lost.duckdb")
     with ExitStack() as stack:
         start_dask(cluster, stack)
-        killed = stack.enter_context(ThreadPoolExecutor(1)).submit(kill_in_the_midst, cluster)
+        stopped = stop_worker(cluster)
+        killed = stack.enter_context(ThreadPoolExecutor(1)).submit(kill_with_work, cluster, *stopped)
         found, said = compared(cluster, folder, *words)
-        assert killed.result() < len(expected), "the worker was killed before the end"
+        killed.result()
     assert f"skipped: there is no file {folder}/lost.duckdb" in said
     *shared, there = sorted(found, key=lambda row: row["file"] == "/tmp/only-there.duckdb")
     assert [figures(row) for row in shared] == [figures(row) for row in expected]
