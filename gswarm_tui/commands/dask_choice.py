@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -50,7 +51,7 @@ def ask_workers(
 
 def absolute(words: Iterable[str]) -> list[str]:
     """Return words that name files from everywhere, as workers have other working folders."""
-    return [str(working_folder() / Path(word).expanduser()) for word in words]
+    return [os.path.normpath(working_folder() / Path(word).expanduser()) for word in words]
 
 
 def load_by_dask(
@@ -64,7 +65,10 @@ def load_by_dask(
     if not words:
         raise UserError("--dask needs files, such as 'runs/*.duckdb'.")
     listed = partial(_wanted, absolute(words))
-    return with_distinct_labels(ask_workers(where, _load, listed, environ, "summarising the runs"))
+    runs = ask_workers(where, _load, listed, environ, "summarising the runs")
+    if not any(Path(word).expanduser().is_absolute() for word in words):
+        runs = [replace(run, file=os.path.relpath(run.file)) for run in runs]
+    return with_distinct_labels(runs)
 
 
 def _wanted(words: Sequence[str]) -> Iterator[WantedRun]:

@@ -1,7 +1,8 @@
 """Marks about the tasks of a Dask scheduler: ``dask scheduler --preload gswarm_tui.runs.dask_marks``.
 
 A stretch of work lasts while the scheduler has unfinished tasks. Every 30 s and at its end, the scheduler's
-node gets a mark with the tasks so far and the seconds that threads of workers computed, copied data or idled.
+node gets a mark with the tasks so far and the seconds that threads of workers computed, copied data or idled,
+and with the seconds and number of the kinds of task that took longest.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -18,6 +21,7 @@ from gswarm_agent import mark
 from gswarm_tui.fleet.events import DASK_TASKS
 
 EVERY_S = 30.0
+_MOST_KINDS, _LONGEST_KIND = 10, 60
 _UNFINISHED = frozenset(("waiting", "queued", "no-worker", "processing"))
 
 
@@ -35,6 +39,7 @@ class TaskMarks:
 
     def _begin(self) -> None:
         self._tasks, self._spans = 0, {"compute": 0.0, "transfer": 0.0}
+        self._kind_s, self._kind_tasks = Counter[str](), Counter[str]()
         self._thread_s = self._worked_s = 0.0
         self._counted_at = self._sent_at = time.monotonic()
 
@@ -52,9 +57,15 @@ class TaskMarks:
             self._began[key] = time.monotonic()
         elif self._began.pop(key, None) is not None and finish in ("memory", "erred"):
             self._tasks += 1
+            # Functions of users may have any name; Dask's prefix is that without the task's number.
+            kind = re.sub(r"[^\w.-]+", "_", self._scheduler.tasks[key].prefix.name)[:_LONGEST_KIND]
+            self._kind_tasks[kind] += 1
             for span in kwargs.get("startstops") or ():
+                seconds = span["stop"] - span["start"]
                 if span["action"] in self._spans:
-                    self._spans[span["action"]] += span["stop"] - span["start"]
+                    self._spans[span["action"]] += seconds
+                if span["action"] == "compute":
+                    self._kind_s[kind] += seconds
 
     def _count(self) -> None:
         """Count the time since the last change, if there were tasks then."""
@@ -73,6 +84,7 @@ class TaskMarks:
             sum(heapq.nlargest(worker.nthreads, self._ages(worker.processing, now)))
             for worker in self._scheduler.workers.values()
         )
+        longest = self._kind_s.most_common(_MOST_KINDS)
         idle_s = max(0.0, self._thread_s - sum(self._spans.values()) - running)
         return {
             "dask_tasks": self._tasks,
@@ -83,6 +95,8 @@ class TaskMarks:
             "dask_transfer_s": round(self._spans["transfer"], 3),
             "dask_idle_s": round(idle_s, 3),
             "dask_idle_pct": round(100 * idle_s / (self._thread_s or 1), 1),
+            **{f"dask_compute_s/{kind}": round(seconds, 3) for kind, seconds in longest},
+            **{f"dask_tasks/{kind}": self._kind_tasks[kind] for kind, _ in longest},
         }
 
     def _ages(self, tasks: Iterable[Any], now: float) -> Iterable[float]:

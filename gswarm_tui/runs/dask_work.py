@@ -6,6 +6,7 @@ import contextlib
 import logging
 import subprocess
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from gswarm_tui.common.errors import UserError, printable, quote
+from gswarm_tui.common.paths import cache_folder
 
 T = TypeVar("T")
 _Identity = tuple[int, ...]
@@ -53,7 +55,7 @@ def connected(where: str, slurm_options: Mapping[str, Any]) -> Iterator[Any]:
     # What Dask logs about lost workers is no news: their tasks run again.
     for name in ("distributed", "tornado"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    with contextlib.ExitStack() as stack:
+    with warnings.catch_warnings(action="ignore"), contextlib.ExitStack() as stack:
         jobs, patience_s, target = 1, _START_S, where
         try:
             if where == SLURM:
@@ -86,12 +88,22 @@ def _check_job(script: str) -> None:
 
 
 def _slurm_cluster(options: dict[str, Any]) -> Any:
+    """Return a cluster whose ports take only those who have this user's temporary certificates."""
+    import dask
     from dask_jobqueue import SLURMCluster
 
     if "log_directory" not in options:
         options["job_extra_directives"] = [*options.get("job_extra_directives", ()), "--output=/dev/null"]
-    usual = {"job_name": "gswarm-tui", "cores": 1, "processes": 1, "memory": "4GB"}
-    return SLURMCluster(**usual | options)
+    # Dask can't leave out the web server of its dashboard, but all that it shows.
+    web = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    options["scheduler_options"] = web | options.get("scheduler_options", {})
+    options["worker_extra_args"] = ["--no-dashboard", *options.get("worker_extra_args", ())]
+    if "shared_temp_directory" not in options:
+        (folder := cache_folder()).mkdir(mode=0o700, parents=True, exist_ok=True)
+        options["shared_temp_directory"] = str(folder)
+    usual = {"job_name": "gswarm-tui", "cores": 1, "processes": 1, "memory": "4GB", "security": True}
+    with dask.config.set({"distributed.scheduler.http.routes": []}):
+        return SLURMCluster(**usual | options)
 
 
 def _hosts(client: Any) -> dict[str, str]:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import shutil
+import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from distributed import Client
 
-from gswarm_tui.runs.dask_work import _hosts
 from tests.cluster.cluster import Cluster
 from tests.cluster.killed_profiles import remove_what_is_left
 from tests.cluster.person import ask, closed_properly, user_env
@@ -99,35 +96,51 @@ def make_runs(folder: Path, count: int) -> None:
         record(folder / "runs" / f"{number:02}.duckdb", frames(2, seconds), info, ended_at=T0 + seconds)
 
 
-def compared(cluster: Cluster, folder: Path, *words: str) -> tuple[list[dict[str, str]], str]:
-    """Return the rows of a comparison, and what it printed on standard error."""
+def by_slurm(cluster: Cluster, folder: Path) -> dict[str, str]:
+    """Configure two workers, each on its own node; return the user's environment with this."""
+    skip, nodes = '["--mem"]', '["--exclusive", "--exclude=gpu03,gpu04"]'
+    options = f"job_directives_skip = {skip}\njob_extra_directives = {nodes}\n"
+    config = f'[dask]\njobs = 2\n{options}scheduler_options = {{interface = "bridge"}}\n'
+    (folder / "config.toml").write_text(config)
+    return user_env(cluster) | {"GSWARM_TUI_CONFIG": str(folder / "config.toml")}
+
+
+def output_of(words: Sequence[str], folder: Path, env: dict[str, str]) -> str:
     done = subprocess.run(
-        ["gswarm-tui", "compare", *words, "--format=csv"],
-        check=False, env=user_env(cluster), cwd=folder, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        ["gswarm-tui", *words], check=False, env=env, cwd=folder, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
-    return list(csv.DictReader(done.stdout.splitlines())), done.stderr
+    assert "Warning" not in done.stderr
+    return done.stdout
 
 
-def stop_worker(cluster: Cluster) -> tuple[str, int]:
-    """Stop a worker on gpu02, not the one that looks for files; return its address and process."""
-    with Client("tcp://gpu01:8786", timeout=60, set_as_default=False) as client:
-        found = client.run(lambda: (os.uname().nodename, os.getpid())).items()
-        looking = _hosts(client).values()
-        address, pid = next((at, pid) for at, (name, pid) in found if name == "gpu02" and at not in looking)
-    cluster["gpu02"].run(["kill", "-STOP", str(pid)])
-    return address, pid
+def refuse_plain_clients(cluster: Cluster, command: subprocess.Popen[str]) -> None:
+    """Check that the scheduler in a command, which waits for its workers, has TLS and no web server."""
+
+    def listed() -> list[tuple[str, str]]:
+        worker = cluster["gpu02"].run(["pgrep", "-af", "dask_worker tls"], check=False)
+        return re.findall(r"tls://([0-9.]+):(\d+)", worker.stdout)
+
+    wait_until(listed, "a worker on gpu02")
+    host, port = listed()[0]
+    assert ssl.get_server_certificate((host, int(port)), timeout=10)
+    connect = f"import distributed; distributed.Client('tcp://{host}:{port}', timeout=1)"
+    plain = subprocess.run([sys.executable, "-c", connect], check=False, capture_output=True, text=True)
+    assert plain.returncode
+    assert re.search(r"(OSError|CommClosedError): .*tcp://", plain.stderr.splitlines()[-1])
+    sockets = [line for line in cluster.run("ss -tlnpH").stdout.splitlines() if f"pid={command.pid}," in line]
+    assert [line.split()[3] for line in sockets if "127.0.0.1:" not in line] == [f"{host}:{port}"]
 
 
-def kill_with_work(cluster: Cluster, address: str, pid: int) -> None:
-    """Kill a stopped worker as soon as it has files to read."""
+def kill_while_it_reads(cluster: Cluster) -> None:
+    """Kill the worker on gpu02 while it has a recording open."""
+    files = ["find", "/proc", "-path", "/proc/[0-9]*/fd/*", "-lname", "*/runs/*.duckdb"]
 
-    def has_work(dask_scheduler: Any) -> bool:
-        return bool(dask_scheduler.workers[address].processing)
+    def killed() -> bool:
+        pids = re.findall(r"/proc/(\d+)/fd/", cluster["gpu02"].run(files, check=False).stdout)
+        return bool(pids) and not cluster["gpu02"].run(["kill", "-KILL", pids[0]]).returncode
 
-    with Client("tcp://gpu01:8786", timeout=60, set_as_default=False) as client:
-        wait_until(lambda: client.run_on_scheduler(has_work), "work for the stopped worker")
-        cluster["gpu02"].run(["kill", "-KILL", str(pid)])
+    wait_until(killed, "a recording that is read")
 
 
 def figures(row: dict[str, str]) -> dict[str, str]:
@@ -136,20 +149,25 @@ def figures(row: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in row.items() if name not in others}
 
 
-def test_lost_worker_costs_time_only_and_files_of_one_node_are_read_there(
+def test_killed_slurm_worker_costs_time_only_and_files_of_one_node_are_read_there(
     cluster: Cluster, folder: Path
 ) -> None:
-    make_runs(folder, 10)
-    expected, _ = compared(cluster, folder, "runs/*.duckdb")
-    cluster["gpu02"].run(["cp", str(folder / "runs" / "09.duckdb"), "/tmp/only-there.duckdb"])
-    words = ("--dask=tcp://gpu01:8786", "runs/*.duckdb", "/tmp/only-there.duckdb", "lost.duckdb")
-    with ExitStack() as stack:
-        start_dask(cluster, stack)
-        stopped = stop_worker(cluster)
-        killed = stack.enter_context(ThreadPoolExecutor(1)).submit(kill_with_work, cluster, *stopped)
-        found, said = compared(cluster, folder, *words)
-        killed.result()
+    make_runs(folder, 12)
+    env = by_slurm(cluster, folder)
+    compare = ["compare", "runs/*.duckdb", "--format=csv"]
+    expected = list(csv.DictReader(output_of(compare, folder, env).splitlines()))
+    cluster["gpu02"].run(["cp", str(folder / "runs" / "11.duckdb"), "/tmp/only-there.duckdb"])
+    words = ("gswarm-tui", *compare, "/tmp/only-there.duckdb", "lost.duckdb", "--dask=slurm")
+    with subprocess.Popen(
+        words, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as command:
+        refuse_plain_clients(cluster, command)
+        kill_while_it_reads(cluster)
+        assert command.poll() is None, "the worker was killed before the end"
+        out, said = command.communicate(timeout=120)
+    assert command.returncode == 0, said
     assert f"skipped: there is no file {folder}/lost.duckdb" in said
+    found = csv.DictReader(out.splitlines())
     *shared, there = sorted(found, key=lambda row: row["file"] == "/tmp/only-there.duckdb")
     assert [figures(row) for row in shared] == [figures(row) for row in expected]
     assert figures(there) == figures(expected[-1])
@@ -161,27 +179,18 @@ def test_job_that_slurm_refuses_is_one_sentence(cluster: Cluster, folder: Path) 
         check=False, env=user_env(cluster), cwd=folder, capture_output=True, text=True, timeout=90,
     )  # fmt: skip
     assert done.returncode == 2
-    # Before it, Dask may warn that the machine has no way to the internet.
-    last = done.stderr.splitlines()[-1]
-    assert "gswarm-tui: Dask can't start workers as Slurm jobs" in last
-    assert "Requested node configuration is not available" in last
-    assert "Traceback" not in done.stderr
+    [line] = done.stderr.splitlines()
+    assert "gswarm-tui: Dask can't start workers as Slurm jobs" in line
+    assert "Requested node configuration is not available" in line
 
 
-def test_slurm_starts_workers_that_list_runs_as_one_machine_does(cluster: Cluster, folder: Path) -> None:
-    make_runs(folder, 6)
-    config = 'jobs = 2\njob_directives_skip = ["--mem"]\nscheduler_options = {interface = "bridge"}\n'
-    (folder / "config.toml").write_text(f"[dask]\n{config}")
-    env = user_env(cluster) | {"GSWARM_TUI_CONFIG": str(folder / "config.toml")}
-    answers = []
-    for words in ([], ["--dask=slurm"]):
-        done = subprocess.run(
-            ["gswarm-tui", "runs", "runs", "--json", *words],
-            check=False, env=env, cwd=folder, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        answers.append(json.loads(done.stdout))
-    assert len(answers[0]) == 6
-    assert answers[0] == answers[1]
+def test_slurm_workers_list_and_sum_runs_as_one_machine_does(cluster: Cluster, folder: Path) -> None:
+    make_runs(folder, 4)
+    env = by_slurm(cluster, folder)
+    for words in (["runs", "runs", "--json"], ["summary", "runs/*.duckdb"]):
+        alone = output_of(words, folder, env)
+        assert alone.count(".duckdb") == 4
+        assert alone == output_of([*words, "--dask=slurm"], folder, env)
     assert sorted(path.name for path in folder.iterdir()) == ["config.toml", "runs"]
+    assert not list(Path(env["HOME"], ".cache/gswarm-tui").glob(".dask*"))
     assert not cluster.run("squeue --noheader").stdout

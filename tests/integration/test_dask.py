@@ -61,7 +61,7 @@ def test_workers_summarise_files_and_datasets_as_one_machine_does(
     for seconds in (20, 30, 40):
         make_run(tmp_path / f"{seconds}.duckdb", seconds)
     assert main(["export", "--append", "all.parquet", "30.duckdb", "40.duckdb"]) == 0
-    runs = [f"{tmp_path}/20.duckdb", f"{tmp_path}/all.parquet"]
+    runs = ["./20.duckdb", "all.parquet"]
     capsys.readouterr()
     for command in ("summary", "compare"):
         printed = []
