@@ -9,6 +9,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -45,7 +46,7 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.fleet.findings import FAULT, WASTE, Finding
 from gswarm_tui.fleet.frame_values import ENERGY, POWER, FrameValues, frame_values, gpu_totals
-from gswarm_tui.fleet.history import Floats, empty_history, stack_tables
+from gswarm_tui.fleet.history import Floats, empty_history
 from gswarm_tui.fleet.node import UNHEALTHY_S, FramePosition, NodeState
 from gswarm_tui.fleet.sessions import Session, SessionBook
 
@@ -144,12 +145,7 @@ class Fleet:
         measured, logged = [], []
         for event, samples in zip(frames, frame_values([event.frame for event in frames]), strict=True):
             used, of_frame = self._frame(event, samples)
-            at, ts, life, frame = event.at, event.ts, event.life, event.frame
-            measured.append(
-                event
-                if used is event.energy
-                else FrameArrived(event.node, at, ts, life, frame, event.offset_s, used)
-            )
+            measured.append(event if used is event.energy else replace(event, energy=used))
             logged += of_frame
             if len(self._pending) >= BATCH_FRAMES:
                 self._count_pending()
@@ -171,13 +167,13 @@ class Fleet:
 
     def _count(self, frames: Sequence[_PendingFrame], own: Sequence[Floats]) -> None:
         """Add frames with equally many GPUs of the job to the energy, and to sessions in the time of each."""
-        used = np.nan_to_num(stack_tables([one.node.own(one.used.mj) for one in frames])).sum(axis=1) / 1000
+        used = np.nan_to_num([one.node.own(one.used.mj) for one in frames]).sum(axis=1) / 1000
         for used_j in used.tolist():  # one by one, for the same digits however many come at once
             self.energy_j += used_j
         if self.sessions.sessions:
-            counted = gpu_totals(stack_tables(own).transpose(2, 0, 1))
+            counted = gpu_totals(np.stack(own).transpose(2, 0, 1))
             covers = (
-                np.nan_to_num(stack_tables([one.used.ms for one in frames])).max(axis=1, initial=0.0) / 1000
+                np.nan_to_num([one.node.own(one.used.ms) for one in frames]).max(axis=1, initial=0.0) / 1000
             )
             for one, of_own, used_j, covers_s in zip(
                 frames, counted, used.tolist(), covers.tolist(), strict=True

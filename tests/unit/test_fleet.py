@@ -431,6 +431,18 @@ def test_frames_applied_at_once_equal_frames_applied_singly(granted: set[int]) -
         np.testing.assert_array_equal(mine, others)
 
 
+def test_session_counts_nodes_of_which_the_job_has_as_many_gpus_but_not_all() -> None:
+    fleet = live(4, Fleet(["gpu01", "gpu02"], allocation={"gpu01": frozenset({1, 2})}))
+    fleet.apply(NodeIntroduced("gpu02", T0, hello(2)))
+    fleet.apply(SessionStarted("1", T0, "train", T0))
+    for seq in (1, 2):
+        rows = [gpu_row(util_pct=50, power_w=100)] * 4
+        one, other = frame(seq, T0 + seq, *rows), replace(frame(seq, T0 + seq, *rows[:2]), node="gpu02")
+        fleet.apply_frames([one, other])
+    session = fleet.sessions.sessions["1"]
+    assert (session.mean_util, session.energy_j) == (50, 400)
+
+
 def test_log_keeps_the_newest_events_with_messages_of_limited_length() -> None:
     fleet = live()
     notes = tuple(Note("xid", ERROR, f"{n} " + "x" * 4000) for n in range(1000))
