@@ -27,6 +27,7 @@ from gswarm_tui.printing.progress import Progress
 from gswarm_tui.run import build
 from gswarm_tui.run.all_runs import collect
 from gswarm_tui.run.plan import require_terminal
+from gswarm_tui.run.signals import call_at_signals
 from gswarm_tui.runs.listing import number_of
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.querying.file_source import FileSource
@@ -90,6 +91,7 @@ def _play(wanted: SessionReference, environ: Mapping[str, str]) -> tuple[int, Se
             try:
                 with Progress(f"loading {printable(str(source.path))}"):
                     await player.advance()
+                call_at_signals(app.exit)
                 await app.run_async()
             finally:
                 source.close()  # or the loop would wait for the queries that read ahead

@@ -115,8 +115,7 @@ def use_each(
 
 
 def open_together(paths: Sequence[Path]) -> QuerySource:
-    """Open recordings, some by patterns, as one that has a column ``run``. Raises UserError, StoreError."""
-    # A link names the same file.
+    """Open recordings, each file once, as one that has a column ``run``. Raises UserError, StoreError."""
     named = {os.path.realpath(file): (file, is_pattern(path)) for path in paths for file in matching(path)}
     matched = dict(named.values())
     if folder := next((path for path in paths if holds_runs(path)), None):

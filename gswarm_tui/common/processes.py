@@ -80,21 +80,22 @@ def last_line(errors: str) -> str:
     return lines[-1].removeprefix("gswarm-tui: ") if lines else ""
 
 
-async def run_in_background(*words: str) -> str:
-    """Run a command at low priority; return why it failed, empty if it didn't. Raises OSError."""
+async def run_command(*words: str, in_terminal: bool = False) -> str:
+    """Run a command in this terminal, or unseen at low priority; return why it failed, empty if it didn't.
+
+    Raises OSError.
+    """
+    files = None if in_terminal else asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(
-        *own_command(*words),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
+        *own_command(*words), stdin=files, stdout=files, stderr=asyncio.subprocess.PIPE
     )
     with suppress(OSError):  # it may have ended
-        os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
+        os.setpriority(os.PRIO_PROCESS, process.pid, 0 if in_terminal else _NICE)
     try:
         _, errors = await process.communicate()
     finally:
-        if process.returncode is None:  # cancelled
-            process.kill()
+        if process.returncode is None:  # cancelled; a screen restores the terminal
+            process.send_signal(signal.SIGTERM if in_terminal else signal.SIGKILL)
             await process.wait()
     if process.returncode == 0:
         return ""

@@ -24,7 +24,7 @@ from gswarm_agent import __version__
 from gswarm_agent.metrics import DEFAULT_GROUPS
 from gswarm_agent.redact import HIDDEN, redact
 from gswarm_tui.common.paths import working_folder
-from gswarm_tui.common.processes import run_in_background
+from gswarm_tui.common.processes import run_command
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.saved_options import NOTES, save_options, write_note
@@ -305,7 +305,7 @@ def add_links(
 async def _import_trace(db: Path, file: Path, node: str) -> str:
     """Import a trace into a recording through its recorder; return why it failed, empty if it didn't."""
     try:
-        return (await run_in_background("import", str(file), "--db", str(db), f"--node={node}")).rstrip(".")
+        return (await run_command("import", str(file), "--db", str(db), f"--node={node}")).rstrip(".")
     except OSError as error:
         return f"the import failed: {error.strerror}"
 

@@ -23,22 +23,18 @@ _REWRITTEN_FROM = 100
 def load() -> dict[str, list[RunLine]]:
     """Return the newest lines of each file by its path; lines that can't be read are skipped.
 
-    Rewrites the catalogue without files that are gone when half of its lines are outdated. Raises UserError,
-    OSError.
+    Rewrites the catalogue, without files that are gone, when half of its lines are outdated. Raises
+    UserError, OSError.
     """
     found, lines = _read()
     kept = sum(map(len, found.values()))
     if lines > _REWRITTEN_FROM and 2 * kept < lines:
         with _locked() as path:
             found, _ = _read()
+            # A file that is back later, with its disk, is read again.
+            found = {name: found[name] for name in found if os.path.exists(name)}  # noqa: PTH110
             with NamedTemporaryFile("w", prefix=".runs.", dir=path.parent, delete=False) as part:
-                # A file that is back later, as on another disk, is read again.
-                part.writelines(
-                    f"{line.to_json()}\n"
-                    for name, lines in found.items()
-                    if os.path.exists(name)  # noqa: PTH110 (it takes names that are too long)
-                    for line in lines
-                )
+                part.writelines(f"{line.to_json()}\n" for of_file in found.values() for line in of_file)
             Path(part.name).replace(path)
     return found
 

@@ -8,7 +8,7 @@ import os
 from itertools import count
 
 from gswarm_tui.common.paths import file_name
-from gswarm_tui.common.processes import run_in_background
+from gswarm_tui.common.processes import run_command
 from gswarm_tui.control.recorder import Recorder
 from gswarm_tui.fleet.sessions import Session
 
@@ -58,7 +58,7 @@ class SessionExports:
         db, output = f"--db={self._attached.path}", f"--output={self._attached.path.parent / file}"
         async with self._one_at_a_time:
             try:
-                why = await run_in_background("export", db, "--format=json", output, "--", session.session_id)
+                why = await run_command("export", db, "--format=json", output, "--", session.session_id)
             except OSError as error:
                 why = str(error)
         if why:

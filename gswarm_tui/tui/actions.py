@@ -143,7 +143,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("open", ("enter",), "Go to event's time", MOVING, (EVENTS,), 8, "go there"),
     Action("open", ("enter",), "Open session or profile", MOVING, (SESSIONS,), 8, "open"),
     Action("open", ("enter",), "Go to session start or event", MOVING, (SESSION,), 8, "go there"),
-    Action("open", ("enter",), "Play run, or show the command for it", MOVING, (RUNS,), 8, "open"),
+    Action("open", ("enter",), "Open run, or show its command", MOVING, (RUNS,), 8, "open"),
     Action("open", ("enter",), "Ask step by step, or open the answer", MOVING, (ASK,), 8, "ask or open"),
     Action("back", ("escape", "q"), "Go back", MOVING, _ABOVE_FLEET, 5, "back"),
     Action("back", ("escape",), "Cancel query, else go back", MOVING, (SQL,), 5, "back", modes=_OF_A_FLEET),

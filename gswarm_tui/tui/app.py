@@ -103,7 +103,7 @@ class GswarmApp(Viewer):
         return self.live.now() if self.player is None else self.player.now()
 
     def play_run(self, run: RunLine) -> bool:
-        """Say so if this run is the one on the screen; others have a command."""
+        """Say so if this run is the one on the screen."""
         recorder = self.live.recorder
         if recorder is None or run.state != RUNNING or run.path != str(Path(recorder.path).absolute()):
             return False
@@ -150,8 +150,9 @@ class GswarmApp(Viewer):
     def on_mount(self) -> None:
         """Follow the recorder."""
         self.live.flushed.append(self._flushed)
+        self.app_resume_signal.subscribe(self, lambda _: self._flushed())
 
-    def on_unmount(self) -> None:
+    async def on_unmount(self) -> None:
         """Stop following the recorder."""
         if self._flushed in self.live.flushed:
             self.live.flushed.remove(self._flushed)
@@ -159,7 +160,8 @@ class GswarmApp(Viewer):
     def _flushed(self) -> None:
         """Update the screen after a tick of the run."""
         if self.live.ended and self.starts_it:
-            self.exit("quit")
+            if self._ending or not self.away:
+                self.exit("quit")
             return
         if self.player is not None and self.player.caught_up:
             self.action_return_to_now()

@@ -102,7 +102,7 @@ class ReplayApp(Viewer):
         ask(self, FormDialog("name this interval as a session", fields), save)
 
     def play_run(self, run: RunLine) -> bool:
-        """Leave, so that the command plays this run next; exports and running ones have other commands."""
+        """Leave, so that the command plays this run next, if it is in a file and isn't running."""
         if run.state == RUNNING or not run.path.endswith(".duckdb"):
             return False
         self.next_run = run

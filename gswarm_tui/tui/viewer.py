@@ -47,6 +47,7 @@ class Viewer(ViewerApp):
     CSS = """
     * { scrollbar-size-vertical: 1; }
     ToastRack { dock: top; align: right top; margin: 0; overflow-y: hidden; }
+    RunsScreen ToastRack { dock: bottom; align: right bottom; margin-bottom: 1; }
     Toast { width: auto; max-width: 100%; padding: 0 1; margin: 0; }
     """
 

@@ -6,9 +6,12 @@ import contextlib
 import json
 import os
 import shutil
+import signal
+import sys
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,8 @@ from gswarm_tui.runs.line import RunFinding, RunLine
 from gswarm_tui.runs.reading import TABLES, read_lines
 from gswarm_tui.store.querying.file_source import FileSource
 from tests.integration.exchange_recording import run as rich_recording
+from tests.terminal import InTerminal
+from tests.tui.test_driver import press_until, wait_until_stopped
 from tests.unit.store_recording import (
     INFO,
     T0,
@@ -215,7 +220,6 @@ def test_a_catalogue_that_is_mostly_outdated_is_rewritten(tmp_path: Path) -> Non
     catalogue.add([gone])
     for time in range(120):
         catalogue.add([replace(line, mtime_ns=time)])
-    assert gone.path in catalogue.load()
     assert catalogue.load() == {line.path: [replace(line, mtime_ns=119)]}
     assert len((tmp_path / "cache/gswarm-tui/runs.jsonl").read_text().splitlines()) == 1
 
@@ -245,6 +249,32 @@ def test_runs_in_a_dataset_have_the_names_of_their_files(
     # Both started in the same second, so only the hash of their identifiers tells them apart.
     assert len(set(exported)) == 2
     assert exported == recorded
+
+
+def test_a_run_is_replayed_in_the_terminal_of_the_live_screen_while_recording_goes_on(tmp_path: Path) -> None:
+    made(tmp_path / "here/old.duckdb")
+    command = [sys.executable, "-m", "gswarm_tui", "--demo", "1x2", "--db", "live.duckdb"]
+    with InTerminal(command, size=(80, 24), folder=tmp_path / "here") as live:
+        live.wait_for("● rec")
+        live.press("R")
+        live.wait_for("2 runs as of")
+        live.press("\r")
+        live.wait_for(":05 15 Jan 2027")
+        # The shell gets the whole group back, and the replay the terminal.
+        live.press("\x1a")
+        wait_until_stopped(live.pid)
+        os.killpg(live.pid, signal.SIGCONT)
+        press_until(live, "4", "temperature")
+        live.press("q")
+        live.wait_for("2 runs as of")
+        press_until(live, "\x1b", "SIMULATED   sim01")
+        live.press("q")
+        assert live.exit_status() == 0
+        assert live.settings()[:-1] == live.first_settings[:-1]
+    with duckdb.connect(str(tmp_path / "here/live.duckdb"), read_only=True) as recorded:
+        gaps = "SELECT ts - lag(ts) OVER (ORDER BY ts) AS gap FROM host_samples"
+        ((longest,),) = recorded.execute(f"SELECT max(gap) FROM ({gaps})").fetchall()
+    assert longest < timedelta(seconds=4)
 
 
 def test_what_cannot_be_read_is_named_and_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

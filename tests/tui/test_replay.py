@@ -295,7 +295,7 @@ async def test_unreadable_recording_is_reported(deck: Deck) -> None:
 
 
 async def test_a_run_from_the_list_is_played_next(deck: Deck) -> None:
-    deck.app._options["runs"] = lambda: (RUNS, [])
+    deck.app._options["runs"] = lambda _: (RUNS, [])
     async with deck.app.run_test(size=(120, 24), notifications=True) as pilot:
         await deck.settle(pilot)
         await pilot.press("R")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from gswarm_tui.common.errors import UserError
+from gswarm_tui.runs.finding_runs import Report
 from gswarm_tui.runs.line import RUNNING, RunFinding, RunLine
 from gswarm_tui.tui.app import GswarmApp
-from tests.tui.conftest import shows
+from tests.terminal import PATIENCE_S
+from tests.tui.conftest import screen_text, shows
 from tests.tui.scene import Scene
 
 NEWEST = RunLine(
@@ -33,7 +37,7 @@ RUNS = [
 ]  # fmt: skip
 
 
-def app_with(load: Callable[[], tuple[list[RunLine], list[str]]]) -> GswarmApp:
+def app_with(load: Callable[[Report], tuple[list[RunLine], list[str]]]) -> GswarmApp:
     return GswarmApp(Scene(2, 4).recording().client, timezone=UTC, runs=load)
 
 
@@ -41,7 +45,7 @@ def app_with(load: Callable[[], tuple[list[RunLine], list[str]]]) -> GswarmApp:
 async def test_runs_are_listed_with_the_one_under_the_cursor(
     size: tuple[int, int], matches_picture: Callable[[GswarmApp, str], None]
 ) -> None:
-    app = app_with(lambda: (RUNS, []))
+    app = app_with(lambda _: (RUNS, []))
     async with app.run_test(size=size) as pilot:
         await pilot.press("R")
         await shows(app, pilot, "3 runs")
@@ -49,17 +53,43 @@ async def test_runs_are_listed_with_the_one_under_the_cursor(
         matches_picture(app, f"runs-{size[0]}x{size[1]}")
 
 
+async def test_runs_are_listed_while_others_are_read_until_the_user_leaves() -> None:
+    more, ended = threading.Event(), threading.Event()
+
+    def load(report: Report) -> tuple[list[RunLine], list[str]]:
+        report(RUNS[1:2], 0, 0)
+        more.wait(PATIENCE_S)
+        try:
+            while True:
+                report(RUNS, 1_200, 10_000)
+        finally:
+            ended.set()
+
+    app = app_with(load)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("R")
+        await shows(app, pilot, "1 run · searching folders")
+        await pilot.press("down")
+        more.set()
+        await shows(app, pilot, "3 runs · reading 1,200 of 10,000 files")
+        await shows(app, pilot, "gswarm-tui replay --db=/scratch/b.duckdb")
+        await pilot.press("escape")
+        assert await asyncio.to_thread(ended.wait, PATIENCE_S)
+
+
 async def test_enter_shows_the_command_where_another_run_cannot_be_played() -> None:
-    app = app_with(lambda: (RUNS, ["/x.duckdb: is damaged"]))
+    app = app_with(lambda _: (RUNS, ["/x.duckdb: is damaged"]))
     async with app.run_test(size=(120, 20), notifications=True) as pilot:
         await pilot.press("R")
         await shows(app, pilot, "skipped /x.duckdb: is damaged")
         await pilot.press("down", "enter")
         await shows(app, pilot, "in another terminal: gswarm-tui replay --db=/scratch/b.duckdb 'recording 1'")
+        # The notice is below the table, whose first line has the titles of its columns.
+        assert "started  name" in screen_text(app)
 
 
 async def test_enter_on_the_run_on_the_screen_names_no_command() -> None:
-    app = app_with(lambda: ([replace(NEWEST, path=str(Path("run.duckdb").absolute()))], []))
+    app = app_with(lambda _: ([replace(NEWEST, path=str(Path("run.duckdb").absolute()))], []))
     async with app.run_test(size=(120, 20), notifications=True) as pilot:
         await pilot.press("R")
         await shows(app, pilot, "1 run as of")
@@ -68,10 +98,10 @@ async def test_enter_on_the_run_on_the_screen_names_no_command() -> None:
 
 
 async def test_a_list_that_cannot_be_read_and_an_empty_one_say_so() -> None:
-    def fails() -> tuple[list[RunLine], list[str]]:
+    def fails(_report: Report) -> tuple[list[RunLine], list[str]]:
         raise UserError("the current folder was deleted; change to another one.")
 
-    for load, words in ((fails, "the current folder was deleted"), (lambda: ([], []), "no recording here")):
+    for load, words in ((fails, "the current folder was deleted"), (lambda _: ([], []), "no recording here")):
         app = app_with(load)
         async with app.run_test(size=(80, 24)) as pilot:
             await pilot.press("R")

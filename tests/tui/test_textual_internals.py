@@ -87,6 +87,9 @@ def test_linux_driver_keeps_the_attributes_that_the_driver_module_reads() -> Non
     assert "self._must_signal_resume" in source, (
         "LinuxDriver._must_signal_resume is gone; driver.py needs it to tell SIGTSTP from SIGSTOP"
     )
+    assert "self._auto_restart" in source, (
+        "LinuxDriver._auto_restart is gone; driver.py needs it to leave the terminal to another program"
+    )
     assert "WriterThread(self._file)" in source, (
         "LinuxDriver no longer writes to _file in a WriterThread; driver.py keeps that thread alive"
     )
@@ -120,7 +123,7 @@ async def test_forwarded_keys_are_marked() -> None:
 
 
 def test_private_names_of_textual_appear_only_in_their_package() -> None:
-    private = {"_compositor", "_display", "_driver", "_must_signal_resume", "_sigtstp_application"}
+    private = {"_compositor", "_display", "_driver", "_must_signal_resume", "_auto_restart"}
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.parent == HOME:
             continue

@@ -285,7 +285,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.slurm": 500,
     "gswarm_tui.store": 7_375,
     "gswarm_tui.trials": 925,
-    "gswarm_tui.tui": 8_650,
+    "gswarm_tui.tui": 8_750,
 }
 
 

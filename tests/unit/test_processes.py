@@ -19,4 +19,4 @@ async def test_a_failed_command_in_the_background_is_explained(
     script: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "own_command", lambda *words: ["sh", "-c", script, *words])
-    assert await processes.run_in_background("import") == why
+    assert await processes.run_command("import") == why

@@ -26,6 +26,7 @@ from gswarm_tui.tui.widgets.timeline import Timeline
 
 if TYPE_CHECKING:
     from gswarm_tui.analysis.queries import RecordingQueries
+    from gswarm_tui.runs.finding_runs import Report
     from gswarm_tui.runs.line import RunLine
 
 NOTICE_S, UNTIL_READ_S = 4.0, 10.0
@@ -223,7 +224,7 @@ class ViewerOptions(TypedDict, total=False):
         title: Name of the job.
         notice: Sentence shown at the start.
         metric: First metric shown.
-        runs: Returns all runs of this user, and what couldn't be read; takes a while.
+        runs: Returns all runs of this user, and what couldn't be read; reports them while it reads.
     """
 
     theme: str
@@ -233,7 +234,7 @@ class ViewerOptions(TypedDict, total=False):
     title: str
     notice: str
     metric: str
-    runs: Callable[[], tuple[list[RunLine], list[str]]]
+    runs: Callable[[Report], tuple[list[RunLine], list[str]]]
 
 
 class ViewerApp(TerminalApp):

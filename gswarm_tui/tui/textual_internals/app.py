@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import shlex
+import termios
+
 from rich.console import RenderableType
 from textual.app import App
 from textual.driver import Driver
@@ -9,6 +13,7 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Event, Key, Paste
 from textual.screen import Screen
 
+from gswarm_tui.common.processes import run_command
 from gswarm_tui.tui.textual_internals import driver
 from gswarm_tui.tui.textual_internals.compositor import TerminalCells
 from gswarm_tui.tui.textual_internals.key_queue import KeyQueue
@@ -19,8 +24,14 @@ class TerminalApp(App[str], inherit_bindings=False):
 
     def __init__(self) -> None:
         super().__init__()
+        self._command: asyncio.Task[str] | None = None
         self._written_cells = TerminalCells()
         self._key_queue = KeyQueue(self, super().on_event)
+
+    @property
+    def away(self) -> bool:
+        """Whether another command has the terminal."""
+        return self._command is not None and not self._command.done()
 
     def get_driver_class(self) -> type[Driver]:
         """Return a driver that outlives its terminal in the place of Textual's own."""
@@ -32,8 +43,11 @@ class TerminalApp(App[str], inherit_bindings=False):
         self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
         driver.handle_stop_and_continue(self._driver)
 
-    def on_unmount(self) -> None:
-        """Leave SIGTSTP and SIGCONT to the system."""
+    async def on_unmount(self) -> None:
+        """Leave SIGTSTP and SIGCONT to the system, once a command has given the terminal back."""
+        if self._command is not None:
+            self._command.cancel()
+            await asyncio.wait({self._command})
         driver.leave_stop_and_continue(self._driver)
 
     async def on_event(self, event: Event) -> None:
@@ -46,6 +60,27 @@ class TerminalApp(App[str], inherit_bindings=False):
     def on_resize(self) -> None:
         """Redraw everything: terminals move their text when they are resized, even back to the old size."""
         self.action_redraw()
+
+    async def run_in_place(self, *words: str) -> str:
+        """Run a command of gswarm-tui in this app's terminal, while the app goes on unseen.
+
+        Return why the command failed, empty if it didn't. Raises SuspendNotSupported.
+        """
+        if self.away:  # a second ⏎ before the command had the terminal
+            return ""
+        with self.batch_update(), self.suspend():
+            print(shlex.join(("gswarm-tui", *words)))
+            self._command = asyncio.create_task(self._run(*words))
+            return await asyncio.shield(self._command)
+
+    async def _run(self, *words: str) -> str:
+        settings = termios.tcgetattr(0)
+        # Ctrl-C while the command starts would end this app, too, and with it perhaps the recording.
+        termios.tcsetattr(0, termios.TCSANOW, [*settings[:3], settings[3] & ~termios.ISIG, *settings[4:]])
+        try:
+            return await run_command(*words, in_terminal=True)
+        finally:
+            termios.tcsetattr(0, termios.TCSANOW, settings)
 
     def action_redraw(self) -> None:
         """Write every cell again, whatever the terminal shows."""

@@ -79,17 +79,27 @@ def handle_stop_and_continue(driver: Driver | None) -> None:
 
     After SIGSTOP, as sent by ``scontrol suspend``, Textual would start a second reader without having
     stopped the first: so the application mode is suspended before it is resumed.
+
+    A screen stops its process group with it: the screen that opened it waits for it, and the shell for that.
     """
     if not isinstance(driver, LinuxDriver):
         return
 
-    def resume() -> None:
-        if not driver._must_signal_resume:
+    def stop() -> None:
+        if driver._auto_restart:
             driver.suspend_application_mode()
-        driver.resume_application_mode()
+            driver._must_signal_resume = True
+        os.killpg(0, signal.SIGSTOP)
+
+    def resume() -> None:
+        # While another program has the terminal, it is that program which resumes.
+        if driver._auto_restart:
+            if not driver._must_signal_resume:
+                driver.suspend_application_mode()
+            driver.resume_application_mode()
 
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTSTP, driver._sigtstp_application)
+    loop.add_signal_handler(signal.SIGTSTP, stop)
     loop.add_signal_handler(signal.SIGCONT, resume)
 
 
