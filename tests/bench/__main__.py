@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.bench.figures import Bench, BenchOptions, Figure, markdown
 from tests.bytecode import write_bytecode
 
-USUAL = ("fanout", "agent", "throughput", "server", "disk", "screen", "day", "rules", "dask")
+USUAL = ("fanout", "agent", "throughput", "server", "disk", "screen", "day", "rules", "dask", "runs")
 BENCHES = (*USUAL, "memory")
 """All benches; the last one takes minutes and runs only when named."""
 BUSY_LOAD = 0.5
