@@ -51,9 +51,6 @@ class Heatmap(ScrollView, can_focus=False):
         self.spare = 0
         self.span_s = 300.0
         self.at: tuple[str, int | None] | None = None
-        self._nodes_shown: Sequence[NodeState] = ()
-        self._hidden: Sequence[npt.NDArray[np.bool_]] | None = None
-        self._found: Sequence[Finding] = ()
         self._rows: dict[str, int] = {}
         self._strips: dict[int, Strip] = {}
 
@@ -67,9 +64,7 @@ class Heatmap(ScrollView, can_focus=False):
 
         The GPUs that the findings ``found`` name have a sign.
         """
-        now = self._now()
-        self._nodes_shown, self._hidden, self._found = nodes, hidden, found
-        self.picture.update(nodes, now, hidden, found)
+        self.picture.update(nodes, self._now(), hidden, found)
         self._rows = {node.name: row for row, node in enumerate(nodes)}
         row = None if self.at is None else self._rows.get(self.at[0])
         if self.at is None or row is None:
@@ -124,7 +119,8 @@ class Heatmap(ScrollView, can_focus=False):
 
     def on_resize(self) -> None:
         """Lay out for the new size."""
-        self.show_nodes(self._nodes_shown, self._hidden, self._found)
+        self._plan()
+        self._refresh_lines()
 
     @property
     def cursor(self) -> Cursor:
