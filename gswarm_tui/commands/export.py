@@ -67,7 +67,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         chosen = [choose_session(source, named.name)] if named.name else periods.load_recordings(source)
         if not chosen:
             raise UserError(f"{source.path} has no recording.")
-        note_thinned(source)
+        note_thinned(source.path, (one.thinned_at for one in chosen))
         kind = _format(arguments)
         if arguments.table is not None and kind != "csv":
             raise UserError(f"--table applies only to CSV; remove it for {kind}.")
@@ -181,18 +181,17 @@ def _append(arguments: Namespace, environ: Mapping[str, str]) -> int:
     if arguments.output or arguments.format or arguments.table or arguments.force:
         raise UserError("--append adds to a dataset; remove -o, --format, --table and --force.")
     dataset = Path(arguments.append).expanduser()
-    if not (runs := expand_several(arguments.session)):
-        runs = [parse_words(arguments.session, arguments.db)]
+    runs = expand_several(arguments.session) or [parse_words(arguments.session, arguments.db)]
 
     def add(source: QuerySource, run: SessionReference) -> None:
         chosen = [choose_session(source, run.name)] if run.name else periods.load_recordings(source)
         if source.running:
             raise UserError(f"{source.path} is still recorded; add it after its end.")
+        slices = _slices(chosen, all_gpus=arguments.all_gpus)
         with new_folder(dataset, force=False, append=True) as part:
-            written = write_dataset(
-                source, part, _slices(chosen, all_gpus=arguments.all_gpus), dataset=dataset
-            )
+            written = write_dataset(source, part, slices, dataset=dataset)
         print(printable(f"{dataset}: {source.path} added, {_written(*written)}"))
+        note_thinned(source.path, (one.thinned_at for one in chosen))
 
     use_each(runs, environ, add, "writing Parquet")
     return 0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.store.errors import StoreError
@@ -41,15 +42,11 @@ def new_folder(path: Path, *, force: bool, append: bool = False) -> Iterator[Pat
     """
     # These modules load asyncio and NumPy, which commands without an output folder don't need.
     from gswarm_tui.common.processes import cleaning_up
-    from gswarm_tui.store.transfer.parquet import (
-        append_runs,
-        has_only_exports,
-        is_dataset,
-    )
+    from gswarm_tui.store.transfer.parquet import append_runs, has_only_exports, is_dataset
 
-    _check_folder(path)
+    _check_folder(path, "--append" if append else "-o")
     if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file, but Parquet is written to a folder; name one with -o.")
+        raise UserError(f"{path} is a file, but Parquet is written to a folder; name another path.")
     full = path.is_dir() and any(path.iterdir())
     if append and full and not has_only_exports(path):
         raise UserError(f"{path} isn't a dataset that gswarm-tui exported; name one, or a new folder.")
@@ -59,13 +56,11 @@ def new_folder(path: Path, *, force: bool, append: bool = False) -> Iterator[Pat
         raise UserError(
             f"{path} isn't replaced, as it contains more than an export; name another folder with -o."
         )
+    # Nothing can be renamed to another disk, to which a link may lead.
+    beside = Path(os.path.realpath(path) if append else path).parent
+    names = {"prefix": f".{path.name}.", "suffix": ".part"}
     try:
-        with (
-            cleaning_up(),
-            tempfile.TemporaryDirectory(
-                prefix=f".{path.name}.", suffix=".part", dir=path.parent, ignore_cleanup_errors=True
-            ) as made,
-        ):
+        with cleaning_up(), TemporaryDirectory(**names, dir=beside, ignore_cleanup_errors=True) as made:
             part = Path(made) / "new"
             part.mkdir()
             yield part
@@ -85,6 +80,6 @@ def size_of(path: Path) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _check_folder(path: Path, option: str = "-o") -> None:
+def _check_folder(path: Path, option: str) -> None:
     if not path.parent.is_dir():
         raise UserError(f"no folder {path.parent}; create it, or name another one with {option}.")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from gswarm_tui.analysis import periods
@@ -126,12 +127,11 @@ def require_samples(source: QuerySource, period: Period, command: str) -> None:
         )
 
 
-def note_thinned(source: QuerySource) -> None:
-    """Print a notice if a recording of a file was thinned. Raises StoreError."""
-    ((at,),) = source.query("SELECT max(thinned_at) FROM recordings").rows()
-    if at is not None:
+def note_thinned(name: object, dates: Iterable[datetime | None]) -> None:
+    """Print a notice if one of these dates says that recordings of ``name`` were thinned."""
+    if known := [at for at in dates if at is not None]:
         print_notice(
-            f"{source.path} was thinned on {at:%Y-%m-%d}: it has sums by minute, and samples only at the "
+            f"{name} was thinned on {max(known):%Y-%m-%d}: it has sums by minute, and samples only at the "
             "start and end of recordings and sessions."
         )
 

@@ -18,7 +18,7 @@ from gswarm_tui.common.errors import UserError, print_notice
 from gswarm_tui.common.paths import holds_runs, is_pattern, matching
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.printing.progress import Progress
-from gswarm_tui.store.errors import FileInUseError, StoreError
+from gswarm_tui.store.errors import FileInUseError, RunExistsError, StoreError
 from gswarm_tui.store.querying.many_files import MOST_FILES, ManyFiles
 from gswarm_tui.store.querying.results import QuerySource
 
@@ -149,8 +149,8 @@ def open_together(paths: Sequence[Path]) -> QuerySource:
 
 
 def print_skipped(errors: Sequence[UserError], files: int) -> None:
-    """Print the first reasons why files are left out. Raises the first one if none is left."""
-    if errors and len(errors) == files:
+    """Print the first reasons why files are left out. Raises the first one if no file was ever used."""
+    if errors and len(errors) == files and not any(isinstance(error, RunExistsError) for error in errors):
         raise errors[0]
     for error in errors[:MOST_SKIPPED]:
         print_notice(f"skipped: {str(error).partition('; ')[0].rstrip('.')}.")

@@ -63,10 +63,11 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _open(paths: Sequence[Path], environ: Mapping[str, str]) -> QuerySource:
     """Open one recording, or several as one. Raises UserError, StoreError."""
-    if len(paths) > 1 or any(map(is_pattern, paths)):
-        return open_together(paths)
-    source = open_source(paths[0] if paths else None, environ, for_people=True)
-    note_thinned(source)
+    several = len(paths) > 1 or any(map(is_pattern, paths))
+    first = paths[0] if paths else None
+    source = open_together(paths) if several else open_source(first, environ, for_people=True)
+    dates = source.query("SELECT max(thinned_at) FROM recordings").rows()[0]
+    note_thinned(f"at least one of {source.path}" if several else source.path, dates)
     return source
 
 

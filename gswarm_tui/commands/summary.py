@@ -152,11 +152,16 @@ def _blocks(
 
 
 def _note(source: QuerySource, summary: Summary, environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return what the rules find; of many samples, which command looks for it."""
+    """Return what the rules find, or the stored findings of a thinned run; of many samples, a command."""
     from gswarm_tui.insight.notes import closing_note
-    from gswarm_tui.insight.recorded import MOST_SAMPLES, diagnose
+    from gswarm_tui.insight.recorded import MOST_SAMPLES, diagnose, stored_findings
 
     period = summary.period
+    if period.thinned_at is not None:
+        command = f"gswarm-tui sql --db={shlex.quote(str(source.path))} 'FROM findings'"
+        text = f"on {period.thinned_at:%Y-%m-%d}; findings are those stored while it was recorded"
+        stored = stored_findings(source, period.recording_id, *period.bounds)
+        return [("thinned", text), *closing_note(stored, {}, command)]
     sessions = periods.load_sessions(source)
     names = dict(zip((one.session_id for one in sessions), periods.references(sessions), strict=True))
     name = shlex.quote(names.get(period.session_id, period.name))

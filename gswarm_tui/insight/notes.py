@@ -100,12 +100,14 @@ def closing_note(
     """Return labelled lines on where GPU time went, the first finding, and one thing to change.
 
     ``findings`` are in order; ``command`` is what prints the others, ``pace`` the text of the step time.
+    Without a ledger, the findings are stored ones of a recording that the rules can't look at.
     """
-    lines = [("GPU time", ledger_text(ledger)), *([("steps", pace)] if pace else [])]
+    lines = [("GPU time", ledger_text(ledger))] if ledger else []
+    lines += [("steps", pace)] if pace else []
     lines += [("usual", what(one)) for one in findings if one.kind == SLOWER_THAN_USUAL]
     shown = [one for one in findings if not one.dismissed and one.kind not in {*CONTEXT, SLOWER_THAN_USUAL}]
     if not shown:
-        return [*lines, ("findings", "none in what the rules watched")]
+        return [*lines, ("findings", "none in what the rules watched" if ledger else "none were stored")]
     first, *others = shown
     lines.append((first.severity, what(first)))
     if first.severity != NOTE:

@@ -114,6 +114,12 @@ def diagnose(
     return Diagnosis(in_order(found), ledger, missing, looked_at, len(window.infos), len(window.gpus), text)
 
 
+def stored_findings(source: QuerySource, recording_id: int, start: float, end: float) -> list[Finding]:
+    """Return the findings of a part of a recording that were stored while it was recorded, in order."""
+    kept = RecordingReader(cast(ArraySource, source), recording_id).findings()
+    return in_order(one for one in kept if one.since < end and (one.until is None or one.until > start))
+
+
 def _pace(reader: RecordingReader, end: float, findings: Iterable[Finding]) -> Pace:
     """Return the step times at the end, ten minutes before, and before and after findings that cost time."""
     interval_s = min(interval_ms for _, interval_ms in reader.intervals(micros(end))) / 1000

@@ -31,6 +31,10 @@ class FileInUseError(StoreError):
     """Another program has the file open."""
 
 
+class RunExistsError(StoreError):
+    """The dataset has the run already."""
+
+
 _SENTENCES = {
     FileProblem.NO_LOCKS: (
         "can't be used because its file system has no file locks; use or copy it on another one, such as /tmp"

@@ -22,6 +22,7 @@ from gswarm_tui import cli
 from gswarm_tui.analysis.periods import find_period
 from gswarm_tui.analysis.summary_data import summarize
 from gswarm_tui.commands import export
+from gswarm_tui.commands.output_files import new_folder
 from gswarm_tui.exchange import time_windows as windows_module
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.transfer.dataset_source import DatasetSource
@@ -275,13 +276,25 @@ def test_runs_are_appended_once_and_wholly(
     samples = "read_parquet('all.parquet/gpu_samples/**/*.parquet')"
     read = f"SELECT node, count(*) FROM {samples} GROUP BY node ORDER BY ALL"
     assert query_export(read) == [("n1", 40), ("n3", 2), (STRANGE, 15)]
+    exported("--append", "all.parquet", "*.duckdb", "more/*.duckdb")
+    assert capsys.readouterr().err.count("skipped: all.parquet has the run") == 2
     for words, sentence in (
         (["more", "more/other.duckdb"], "more isn't a dataset that gswarm-tui exported"),
+        (["nowhere/x", "run.duckdb"], "no folder nowhere; create it, or name another one with --append."),
         (["all.parquet", "more/other.duckdb"], "already; nothing was added"),
         (["all.parquet", "run.duckdb", "--force"], "--append adds to a dataset; remove -o, --format"),
     ):
         assert cli.main(["export", "--append", *words]) in (1, 2)
         assert sentence in capsys.readouterr().err
+
+
+def test_runs_are_written_beside_the_dataset_that_a_link_names(tmp_path: Path) -> None:
+    """Files on another disk can't be renamed to it."""
+    dataset, link = tmp_path / "disk" / "all.parquet", tmp_path / "all.parquet"
+    dataset.mkdir(parents=True)
+    link.symlink_to(dataset)
+    with new_folder(link, force=False, append=True) as part:
+        assert part.parents[1] == dataset.parent
 
 
 def test_exported_sums_by_minute_are_those_of_whole_minutes(

@@ -15,12 +15,12 @@ from gswarm_tui.analysis.comparison import load_run
 from gswarm_tui.analysis.periods import load_periods
 from gswarm_tui.analysis.summary_data import summarize
 from gswarm_tui.cli import main
-from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
+from gswarm_tui.fleet.events import Event, FindingChanged, SessionStarted, SessionStopped
 from gswarm_tui.runs.reading import read_lines
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording import thinning
 from tests.integration.test_minutes import made
-from tests.unit.store_recording import INFO, T0, record
+from tests.unit.store_recording import INFO, T0, finding, record
 
 OLD = "2100-01-01"
 """A date after all recordings of the tests."""
@@ -40,6 +40,7 @@ def path(tmp_path: Path) -> Path:
     events: list[Event] = [
         event for event in made(7) if not isinstance(event, SessionStarted | SessionStopped)
     ]
+    events.append(FindingChanged(T0 + 80, finding(until=T0 + 80)))
     for number, (began, ended) in enumerate([(3.3, 450.7), (95.0, 96.5), (130.2, 1800.0)]):
         events.append(SessionStarted(str(number), T0 + began, f"s{number}", T0 + began))
         events.append(SessionStopped(str(number), T0 + ended, T0 + ended))
@@ -76,6 +77,49 @@ def test_figures_are_the_same_without_samples(path: Path, capsys: pytest.Capture
         assert "was thinned on 20" in capsys.readouterr().err
     assert main(["thin", str(path.parent), "--older", OLD, "--yes"]) == 0
     assert "no recording" in capsys.readouterr().err
+
+
+def test_summary_prints_stored_findings_instead_of_rules_on_what_is_left(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def summary(session: str) -> tuple[str, str]:
+        assert main(["summary", f"{path}:{session}"]) == 0
+        figures, label, note = capsys.readouterr().out.partition(label_of_note)
+        assert label
+        return figures, note
+
+    label_of_note = "\nGPU time "
+    before = [summary(session)[0] for session in ("s0", "s1")]
+    assert main(["thin", str(path.parent), "--older", OLD, "--yes"]) == 0
+    capsys.readouterr()
+    label_of_note = "\nthinned "
+    (figures, note), (others, nothing) = summary("s0"), summary("s1")
+    assert [figures, others] == before
+    assert "on 20" in note
+    assert "findings are those stored while it was recorded" in note
+    assert "n1:1 · rank 5 · clock 1,215 MHz" in note
+    assert "GPU time" not in note.replace("GPU time by cause needs samples", "")
+    assert "'FROM findings'" in note
+    assert "none were stored" in nothing
+
+
+def test_an_import_has_the_figures_of_the_thinned_recording(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def summaries(of: Path) -> list[Any]:
+        with closing(FileSource(of, for_people=False)) as source:
+            found = [summarize(source, period) for period in load_periods(source)]
+        return [(one.period.name, one.whole, one.gpus, one.covered) for one in found]
+
+    monkeypatch.chdir(path.parent.parent)
+    before = summaries(path)
+    assert main(["thin", str(path), "--older", OLD, "--yes"]) == 0
+    assert main(["export", "--append", "all.parquet", str(path)]) == 0
+    assert f"{path} was thinned on 20" in capsys.readouterr().err
+    assert main(["import", "all.parquet", "--db", "back.duckdb"]) == 0
+    assert summaries(Path("back.duckdb")) == before
+    assert main(["sql", "--db", "back.duckdb", "--db", str(path), "SELECT 1"]) == 0
+    assert "at least one of 2 recordings was thinned on 20" in capsys.readouterr().err
 
 
 def test_it_asks_and_leaves_others_alone(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -123,7 +123,7 @@ class Importing:
         """Add a run, whose ids are its own, and return the number of GPU samples."""
         found = {
             table: sorted(file for file in (folder / table.name / run).rglob("*.parquet") if file.is_file())
-            for table in (*SMALL, *SAMPLES, *OF_PROFILES)
+            for table in (*SMALL, *SAMPLES, schema.GPU_MINUTES, *OF_PROFILES)
         }
         for table in (schema.RECORDINGS, schema.NODES, schema.GPUS):
             if not found[table]:
@@ -172,8 +172,10 @@ class Importing:
             raise StoreError(f"{folder / table.name} has a {column} that is empty or occurs twice")
 
     def finish(self) -> None:
-        """Sum up the imported samples by minute, and store the meanings of columns. Raises duckdb.Error."""
-        add_all_sums(self.connection, f"gpu_id >= {self._first_gpu}")
+        """Sum up imported samples of minutes without sums, and describe columns. Raises duckdb.Error."""
+        own = f"gpu_id >= {self._first_gpu}"
+        summed = f"SELECT gpu_id, minute FROM gpu_minutes WHERE {own}"  # noqa: S608 (own names and number)
+        add_all_sums(self.connection, f"{own} AND (gpu_id, date_trunc('minute', ts)) NOT IN ({summed})")
         for statement in described():
             self.connection.execute(statement)
 

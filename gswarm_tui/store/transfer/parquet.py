@@ -32,7 +32,7 @@ import duckdb
 import numpy as np
 
 from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings, connect_in_memory
-from gswarm_tui.store.errors import StoreError, explain
+from gswarm_tui.store.errors import RunExistsError, StoreError, explain
 from gswarm_tui.store.figures.definitions import MINE, reaches_into
 from gswarm_tui.store.querying.opening import open_for_reading
 from gswarm_tui.store.querying.results import QueryError, QuerySource, Result
@@ -217,7 +217,7 @@ class _Writing:
                 dataset is not None
                 and (dataset / schema.RECORDINGS.name / f"run={quote(run, safe='')}").exists()
             ):
-                raise StoreError(f"{dataset} has the run {run} already; nothing was added")
+                raise RunExistsError(f"{dataset} has the run {run} already; nothing was added")
         names = "SELECT node FROM nodes WHERE recording_id = {} GROUP BY node ORDER BY min(node_id)"
         nodes = [
             (part, node) for part in self.slices for (node,) in self.query(names.format(part.recording_id))
