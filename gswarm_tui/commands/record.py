@@ -25,6 +25,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     options, chosen = parse_record(args, environ)
     if chosen.command and (status := check_command(chosen.command[0])):
         return status
+    from gswarm_tui.fleet.program import program
     from gswarm_tui.fleet.session_texts import MAX_NAME
     from gswarm_tui.run import arming
     from gswarm_tui.run.batch import BatchRun
@@ -37,9 +38,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             raise UserError(f"--report: {report} doesn't end in .html; name an HTML file.")
         force = chosen.force or environ.get("SLURM_RESTART_COUNT", "0") != "0"  # the job was requeued
         check_output_file(report, force=force, recording=options.db or Path(), option="--report")
-    job = plan.job
-    usual = Path(chosen.command[0]).name if chosen.command else job and job.name
-    name = printable(chosen.name or usual or "recording")[:MAX_NAME]
+    script = program(" ".join(chosen.command)).partition(" ")[0].removesuffix(".py").removesuffix(".sh")
+    name = printable(chosen.name or script or (plan.job and plan.job.name) or "recording")[:MAX_NAME]
     headless = Headless(options, plan, ["record", *args], name, runs_command=bool(chosen.command))
     batch = BatchRun(headless, chosen.command)
     if options.arm:

@@ -41,12 +41,12 @@ SLOWER = Rule(
         "the whole run",
     ),
     "more than 10 % and more than three median absolute deviations behind the median of your former runs",
-    "your 3 to 20 newest former runs of the same name, number of GPUs and of nodes that ended",
+    "your 3 to 20 newest former runs of the same name and size that ended and took over a tenth of its time",
     "Look at what differs, and compare it with a former run by gswarm-tui compare",
     "Runs of one program differ by some percent, so 10 % is the least. Three median absolute deviations are "
     "about two standard deviations, but one bad run hardly moves them.",
-    "Fewer than three former runs are known, or they lack the throughput, step time and duration.",
-    "The name is the same and the work is not; a longer duration alone is a note therefore.",
+    "Fewer than three former runs are known that share a throughput mark or the ranks' step time with it.",
+    "The name is the same and the work is not, as with another model or batch size.",
     lambda _window: (),
 )
 BY_KIND = {rule.kind: rule for rule in (*RULES, ASKED, SLOWER)}

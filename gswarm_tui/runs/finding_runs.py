@@ -157,7 +157,7 @@ def _read(
 
 
 def once(found: Iterable[RunLine]) -> list[RunLine]:
-    """Return each run once, of several copies the most complete one; a file rather than an export."""
+    """Return each run once, of copies the most complete one; rather with samples, and rather a file."""
     best: dict[str, RunLine] = {}
     for line in found:
         other = best.get(line.run)
@@ -166,6 +166,6 @@ def once(found: Iterable[RunLine]) -> list[RunLine]:
     return sorted(best.values(), key=lambda line: -line.started_at)
 
 
-def _rank(line: RunLine) -> tuple[bool, float, bool, str]:
-    in_file = line.path.endswith(SUFFIX)
-    return line.state == RUNNING, line.seconds * (line.coverage or 0.0), in_file, line.path
+def _rank(line: RunLine) -> tuple[bool, int, bool, bool, str]:
+    in_file, measured_s = line.path.endswith(SUFFIX), round(line.seconds * (line.coverage or 0.0))
+    return line.state == RUNNING, measured_s, not line.thinned, in_file, line.path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import NamedTuple
 
@@ -56,6 +57,12 @@ def find(lines: Iterable[RunLine]) -> list[Lemon]:
             for one in line.findings:
                 if one.node in line.nodes and one.severity != NOTE and one.kind in _KINDS:
                     named[one.node, one.uuid or one.subject].setdefault(line.run, []).append(one)
+    # Findings on GPUs that aren't lemons count for their node.
+    for (node, whom), by_run in list(named.items()):
+        if whom != node and len(by_run) < LEAST_RUNS:
+            for run, found in by_run.items():
+                of_node = (replace(one, gpu_index=None, uuid="") for one in found)
+                named[node, node].setdefault(run, []).extend(of_node)
     lemons = []
     for (node, _), by_run in named.items():
         if len(by_run) >= LEAST_RUNS:

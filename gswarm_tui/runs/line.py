@@ -80,6 +80,7 @@ class RunLine:
     software: tuple[str, ...]
     sm_clock_mhz: float | None
     iowait_pct: float | None
+    disk_read_mb_s: float | None
     step_s: float | None
     thinned: bool = False
 

@@ -34,7 +34,7 @@ TABLES = (
 _FACTS = f"""
 SELECT recording_id, {RUN}, coalesce(user_name, ''), coalesce(host, ''), coalesce(slurm_cluster, ''),
        coalesce(command, ''), recording_id IN (SELECT recording_id FROM events WHERE kind = 'mark'),
-       (SELECT avg(cpu_iowait_pct) FROM host_samples JOIN nodes n USING (node_id)
+       (SELECT [avg(cpu_iowait_pct), avg(disk_read_mb_s)] FROM host_samples JOIN nodes n USING (node_id)
         WHERE n.recording_id = r.recording_id),
        (SELECT median(TRY_CAST(TRY_CAST(detail AS JSON) ->> 'seconds' AS DOUBLE)) FROM events e
         WHERE kind = 'step' AND e.recording_id = r.recording_id)
@@ -81,7 +81,7 @@ def read_lines(source: QuerySource) -> list[RunLine]:
     for period in recordings:
         number = period.recording_id
         totals = figures.get(number, RecordingTotals())
-        run, user, host, cluster, command, marked, iowait_pct, step_s = facts[number]
+        run, user, host, cluster, command, marked, input_means, step_s = facts[number]
         nodes, drivers, models = machines.get(number, ((), (), ()))
         sessions = [one for one in periods if one.session_id is not None and one.recording_id == number]
         name, name_s = _name(period, sessions, path)
@@ -114,7 +114,8 @@ def read_lines(source: QuerySource) -> list[RunLine]:
             driver=", ".join(_known(drivers)),
             software=tuple(each for listed in software.get(number, ()) for each in _known(listed)),
             sm_clock_mhz=None if period.thinned_at else clocks.get(number, (None,))[0],
-            iowait_pct=iowait_pct,
+            iowait_pct=input_means and input_means[0],
+            disk_read_mb_s=input_means and input_means[1],
             step_s=step_s,
             thinned=period.thinned_at is not None,
         )

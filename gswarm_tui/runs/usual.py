@@ -8,16 +8,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from gswarm_tui.common.quantities import first_of, gpu_time, plural
-from gswarm_tui.fleet.findings import NOTE, SLOWER_THAN_USUAL, WASTE, Evidence, Finding
+from gswarm_tui.fleet.findings import SLOWER_THAN_USUAL, WASTE, Evidence, Finding
 from gswarm_tui.insight.catalogue import SLOWER
 from gswarm_tui.insight.notes import clause, evidence_text
 from gswarm_tui.runs.line import FINISHED, RunLine
 
 LEAST_RUNS, MOST_RUNS = 3, 20
 """Former runs that are needed, and the newest that count."""
-_SLOWER_SHARE, _DEVIATIONS = 0.1, 3
-_CLOCK_SHARE, _IOWAIT_PCT, _NAMED = 0.03, 5.0, 4
-_THROUGHPUT = re.compile(r"throughput|/s(ec)?$|per_?s(ec(ond)?)?($|_)|flops|^mfu$", re.IGNORECASE)
+_SLOWER_SHARE, _DEVIATIONS, _SHORT_SHARE, _NAMED = 0.1, 3, 0.1, 4
+_MEANS = ("sm_clock_mhz", "MHz", 0.03, 0), ("iowait_pct", "%", 0, 5), ("disk_read_mb_s", "MB/s", 0.5, 10)
+"""Figures that differ by more than a share of the usual one, and by more than an amount."""
+_THROUGHPUT = re.compile(r"(?i)(?!eval|val|test).*(throughput|/s(ec)?$|per_?s(ec(ond)?)?($|_)|flops|^mfu$)")
+_LAUNCHER = re.compile(r"(python|pypy)[\d.]*t?|(ba|da|k|z)?sh|srun|mpirun|mpiexec|torchrun|env|uv|nsys")
 _TIMES = _STEP, _DURATION = "step time", "duration"
 
 
@@ -26,40 +28,46 @@ def compare(line: RunLine, known: Iterable[RunLine]) -> tuple[str, Finding | Non
     slower, without a number. The text is empty if there are too few such runs or they share no figure.
     """
     alike = [one for one in known if one.state == FINISHED and _kind(one) == _kind(line)]
+    # Much shorter runs crashed, or did other work.
+    alike = [one for one in alike if one.name_s >= _SHORT_SHARE * line.name_s]
     earlier = {one.run: one for one in alike if one.run != line.run and one.started_at < line.started_at}
-    former = sorted(earlier.values(), key=lambda one: one.started_at)[-MOST_RUNS:]
-    for figure in (*sorted(filter(_THROUGHPUT.search, line.marks)), *_TIMES):
-        value, *others = (_value(one, figure) for one in (line, *former))
-        if len(others) >= LEAST_RUNS and all(0 < each < math.inf for each in (value, *others)):
+    newest = sorted(earlier.values(), key=lambda one: one.started_at)[-MOST_RUNS:]
+    figures = (*sorted(filter(_THROUGHPUT.match, line.marks)), *_TIMES)
+    having = {name: [one for one in newest if 0 < _value(one, name) < math.inf] for name in figures}
+    for figure in sorted(figures, key=lambda name: 0 if name in _TIMES else -len(having[name])):
+        value, former = _value(line, figure), having[figure]
+        if len(former) >= LEAST_RUNS and 0 < value < math.inf:
             break
     else:
         return "", None
+    others = [_value(one, figure) for one in former]
     usual, unit = median(others), "s" if figure in _TIMES else ""
     slower_by = (value - usual) * (1 if unit else -1)
-    figures = tuple(_pair(figure, value, usual, unit))
-    text = f"{evidence_text(figures)} (median of {plural(len(former), 'former run')})"
+    numbers = tuple(_pair(figure, value, usual, unit))
+    text = f"{evidence_text(numbers)} (median of {plural(len(former), 'former run')})"
     deviation = median(abs(each - usual) for each in others)
-    if slower_by <= max(_SLOWER_SHARE * usual, _DEVIATIONS * deviation):
+    # A longer run may have done more work.
+    if figure == _DURATION or slower_by <= max(_SLOWER_SHARE * usual, _DEVIATIONS * deviation):
         return text, None
     differences = tuple(_differences(line, former))
     parts = (
         f"{line.name}: {text}",
         f"{100 * slower_by / usual:.0f} % {'longer' if unit else 'less'}",
-        f"differs: {evidence_text(differences) or 'nothing known in nodes, GPUs, software, clocks, iowait'}",
+        f"differs: {evidence_text(differences) or 'nothing known in nodes, GPUs, software, clocks, input'}",
         f"≈ {gpu_time(line.gpus * line.seconds * slower_by / (value if unit else usual))} more than usual",
         clause(SLOWER.advice),
     )
-    # A longer run may have done more work. Other findings may cost the same GPU-hours, so none are added up.
-    severity = NOTE if figure == _DURATION else WASTE
+    # Other findings may cost the same GPU-hours, so none are added up.
     return text, Finding(
-        *("", SLOWER_THAN_USUAL, severity, None, None, None, line.nodes, line.started_at, None, 0.0),
-        *(" · ".join(parts), (*figures, *differences), SLOWER.advice, SLOWER.source),
+        *("", SLOWER_THAN_USUAL, WASTE, None, None, None, line.nodes, line.started_at, None, 0.0),
+        *(" · ".join(parts), (*numbers, *differences), SLOWER.advice, SLOWER.source),
     )
 
 
 def _kind(line: RunLine) -> tuple[object, ...]:
-    """Return what runs have in common that are compared."""
-    return line.name, line.user, line.gpus, len(line.nodes)
+    """Return what runs have in common that are compared; the name of a launcher says nothing of the work."""
+    command = line.command if _LAUNCHER.fullmatch(line.name) else ""
+    return line.name, line.user, line.gpus, len(line.nodes), command
 
 
 def _value(line: RunLine, figure: str) -> float:
@@ -83,9 +91,9 @@ def _differences(line: RunLine, former: Sequence[RunLine]) -> Iterator[Evidence]
         new, gone = sorted(now.difference(*others) - {""}), sorted(others[-1] - now - {""})
         if new and gone:
             yield from _pair(name, first_of(new, _NAMED), first_of(gone, _NAMED))
-    for name, unit in (("sm_clock_mhz", "MHz"), ("iowait_pct", "%")):
+    for name, unit, share, least in _MEANS:
         now, *known = (getattr(one, name) for one in (line, *former))
         usual = median([one for one in known if one is not None] or [math.nan])
         more = math.nan if now is None else now - usual
-        if more > _IOWAIT_PCT if unit == "%" else abs(more) > _CLOCK_SHARE * usual:
+        if (more if unit == "%" else abs(more)) > max(least, share * usual):
             yield from _pair(name, now, usual, unit)

@@ -276,19 +276,21 @@ def test_a_run_that_is_slower_than_usual_says_so_at_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    mine = replace(RUN, user=user_name(), nodes=("sim01",), gpus=1, name_s=0.1)
+    mine = replace(RUN, user=user_name(), nodes=("sim01",), gpus=1, marks={"tokens_per_s": 500.0})
     catalogue.add(replace(mine, path=f"/{number}", run=f"run-{number}") for number in range(3))
     monkeypatch.setenv("GSWARM_TUI_RULES_SPEED", "20")
-    with record(
-        tmp_path, "--demo", "1x1", "--interval", "0.2", "--name", "train", "--", "sleep", "3"
-    ) as running:
+    words = ["mark", "end", "--value", "tokens_per_s=400", "--db", str(tmp_path / "run.duckdb")]
+    command = shlex.join([sys.executable, "-m", "gswarm_tui", *words])
+    (tmp_path / "train.sh").write_text(f"sleep 3; {command} > {os.devnull}")
+    words = ["--demo", "1x1", "--interval", "0.2", "--", "sh", str(tmp_path / "train.sh")]
+    with record(tmp_path, *words) as running:
         assert running.end() == (0, "")
     ((sentence, until),) = query(
         tmp_path / "run.duckdb", "SELECT sentence, until FROM findings WHERE kind = 'slower_than_usual'"
     )
-    assert sentence.startswith("train: duration ")
+    assert sentence.startswith("train: tokens_per_s 400, usual tokens_per_s 500 (median of 3 former runs)")
     assert until is None
-    assert "usual duration 0.1 s (median of 3 former runs)" in " ".join("".join(running.lines).split())
+    assert "usual tokens_per_s 500 (median of 3 former runs)" in " ".join("".join(running.lines).split())
 
 
 def test_a_catalogue_that_cannot_be_written_is_a_line_in_the_log(

@@ -28,7 +28,7 @@ NEWEST = RunLine(
     findings=(
         RunFinding("xid", "fault", "gpu01", 2, "", 0.0), RunFinding("thermal", "waste", "gpu03", 5, "G", 2.5),
     ),
-    marks={}, driver="", software=(), sm_clock_mhz=None, iowait_pct=None, step_s=None,
+    marks={}, driver="", software=(), sm_clock_mhz=None, iowait_pct=None, disk_read_mb_s=None, step_s=None,
 )  # fmt: skip
 RUNS = [
     NEWEST,

@@ -280,7 +280,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.profiling": 2_100,
     "gswarm_tui.reporting": 425,
     "gswarm_tui.run": 2_800,
-    "gswarm_tui.runs": 1_280,
+    "gswarm_tui.runs": 1_290,
     "gswarm_tui.server": 2_250,
     "gswarm_tui.slurm": 500,
     "gswarm_tui.store": 7_375,
