@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -145,11 +146,12 @@ def _tracked(
     if kind == "wandb":
         from gswarm_tui.exchange.wandb_export import write_wandb as write
 
-        then = f"send the run with wandb sync {folder}/wandb/offline-run-*"
+        then = f"send the run with wandb sync {shlex.quote(str(folder))}/wandb/offline-run-*"
     else:
         from gswarm_tui.exchange.mlflow_export import write_mlflow as write
 
-        then = f"show the run with mlflow ui --backend-store-uri sqlite:///{folder}/mlflow.db"
+        uri = shlex.quote(f"sqlite:///{folder}/mlflow.db")
+        then = f"show the run with mlflow ui --backend-store-uri {uri}"
     with new_folder(folder, force=arguments.force) as part, Progress(f"writing {kind}") as progress:
         count = write(source, chosen[0], part, progress.report, all_gpus=arguments.all_gpus)
     print_notice(f"nothing was sent; {then}")

@@ -11,6 +11,9 @@ from tempfile import TemporaryDirectory
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.store.errors import StoreError
 
+_OF_TRACKERS = {".wandb": "wandb", ".mlflow": "mlflow.db"}
+"""What exports for trackers consist of. Under another suffix, these may hold the user's own runs."""
+
 
 def check_output_file(
     path: Path | None, *, force: bool, recording: Path | None = None, option: str = "-o"
@@ -46,15 +49,16 @@ def new_folder(path: Path, *, force: bool, append: bool = False) -> Iterator[Pat
 
     _check_folder(path, "--append" if append else "-o")
     if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file, but Parquet is written to a folder; name another path.")
+        raise UserError(f"{path} is a file, but this format is a folder; name another path.")
     full = path.is_dir() and any(path.iterdir())
     if append and full and not has_only_exports(path):
         raise UserError(f"{path} isn't a dataset that gswarm-tui exported; name one, or a new folder.")
     if full and not force and not append:
         raise UserError(f"{path} isn't empty; name another folder with -o, or replace it with --force.")
-    if full and not append and not is_dataset(path):
+    of_tracker = full and [each.name for each in path.iterdir()] == [_OF_TRACKERS.get(path.suffix)]
+    if full and not append and not of_tracker and not is_dataset(path):
         raise UserError(
-            f"{path} isn't replaced, as it contains more than an export; name another folder with -o."
+            f"{path} isn't replaced, as it may hold more than an export; name another folder with -o."
         )
     # Nothing can be renamed to another disk, to which a link may lead.
     beside = Path(os.path.realpath(path) if append else path).parent

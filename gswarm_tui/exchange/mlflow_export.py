@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from posixpath import normpath
 
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.exchange.tracked_run import POINT_S, describe, points
+from gswarm_tui.exchange.tracked_run import describe, points
 from gswarm_tui.store.querying.results import QuerySource
 
 _AT_ONCE = 1000
@@ -34,12 +36,15 @@ def write_mlflow(
             raise UserError("this format needs MLflow; install the extra gswarm-tui[mlflow].") from None
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.ERROR)
+        db = (folder / "mlflow.db").absolute()
+        if {"?", "%"} & set(str(db)):
+            raise UserError("MLflow takes no ? and % in the path of a database; name another folder with -o.")
         run, began = describe(source, period), period.bounds[0]
         written = 0
         try:
-            client = MlflowClient(tracking_uri=f"sqlite:///{(folder / 'mlflow.db').absolute()}")
+            client = MlflowClient(tracking_uri=f"sqlite:///{db}")
             made = client.create_run(
-                client.create_experiment("gswarm-tui", artifact_location="artifacts"),
+                client.create_experiment("gswarm-tui", artifact_location="mlflow-artifacts:/"),
                 start_time=round(1000 * began),
                 tags=dict.fromkeys(run.tags, "true"),
                 run_name=run.name,
@@ -53,13 +58,14 @@ def write_mlflow(
 
             params = [Param(key, str(value)) for key, value in run.config.items()]
             client.log_batch(made.info.run_id, params=params)
-            for step, values in points(source, period, all_gpus=all_gpus):
-                passed = POINT_S * (step + 1)
+            for step, passed, values in points(source, period, all_gpus=all_gpus):
                 report(min(1.0, passed / max(1.0, period.seconds)))
                 log(values, passed, step)
                 written += len(values)
-            log({f"summary/{name}": value for name, value in run.summary.items()}, period.seconds, 0)
+            # Marks can have any name, such as acc@1, and MLflow takes only some characters and plain paths.
+            names = (re.sub(r"[^\w./ :-]", "_", f"summary/{name}")[:250] for name in run.summary)
+            log(dict(zip(map(normpath, names), run.summary.values(), strict=True)), period.seconds, 0)
             client.set_terminated(made.info.run_id, end_time=round(1000 * period.bounds[1]))
         except MlflowException as error:
-            raise UserError(f"MLflow can't write the run: {error.message}") from error
+            raise UserError(f"MLflow can't write the run: {error.message.splitlines()[0]}") from error
     return written

@@ -1,7 +1,8 @@
-"""A session or recording as experiment trackers take it: one run with all nodes, means over ten seconds."""
+"""A session or recording as experiment trackers take it: one run with all nodes, means over time."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -15,7 +16,8 @@ from gswarm_tui.fleet.names import natural_key
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.views import OWN, VIEWS
 
-POINT_S = 10
+POINT_S, MOST_POINTS = 10, 1000
+"""Seconds of a point, or a multiple of them in a run that would have more points: trackers draw fewer."""
 _GPU = ("util_pct", "mem_used_mib", "power_w", "temp_c", "sm_clock_mhz")
 _HOST = ("cpu_pct", "host_memory_used_mib")
 _FACTS = """
@@ -60,15 +62,18 @@ def describe(source: QuerySource, period: Period) -> TrackedRun:
     return TrackedRun(period.name, tags, config, figures)
 
 
-def points(source: QuerySource, period: Period, *, all_gpus: bool) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield a step (ten seconds from the start) with its means, named as ``gpu03/0.util_pct``.
+def points(
+    source: QuerySource, period: Period, *, all_gpus: bool
+) -> Iterator[tuple[int, int, dict[str, float]]]:
+    """Yield a step, the seconds from the start to its end, and its means, named as ``gpu03/0.util_pct``.
 
     Values of hosts are named as ``gpu03/cpu_pct``. Raises StoreError.
     """
+    point_s = POINT_S * max(1, math.ceil(period.seconds / (POINT_S * MOST_POINTS)))
 
     def means(view: str, columns: tuple[str, ...], index: str) -> str:
         rows = VIEWS[view].rows.replace(OWN, "") if all_gpus else VIEWS[view].rows
-        step = f"(epoch_us(s.ts) - {round(1e6 * period.bounds[0])} - 1) // {POINT_S * 1_000_000}"
+        step = f"(epoch_us(s.ts) - {round(1e6 * period.bounds[0])} - 1) // {point_s * 1_000_000}"
         inside = f"{within(*sample_span(period))} AND {sample_in(period, 's.interval_ms')}"
         values = ", ".join(f"avg(s.{name})::DOUBLE AS {name}" for name in columns)
         return (
@@ -87,4 +92,4 @@ def points(source: QuerySource, period: Period, *, all_gpus: bool) -> Iterator[t
             for name in _HOST if row["gpu_index"] is None else _GPU:
                 if row[name] is not None:
                     values[f"{row['node']}/{gpu}{name}"] = row[name]
-        yield step, values
+        yield step, point_s * (step + 1), values

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.exchange.tracked_run import POINT_S, describe, points
+from gswarm_tui.exchange.tracked_run import describe, points
 from gswarm_tui.store.querying.results import QuerySource
 
 
@@ -49,8 +49,7 @@ def write_wandb(
         )
         begun.define_metric("time_s")
         begun.define_metric("*", step_metric="time_s")
-        for step, values in points(source, period, all_gpus=all_gpus):
-            passed = POINT_S * (step + 1)
+        for step, passed, values in points(source, period, all_gpus=all_gpus):
             report(min(1.0, passed / max(1.0, period.seconds)))
             begun.log({**values, "time_s": passed, "_timestamp": began + passed}, step=step)
             written += len(values)

@@ -337,12 +337,12 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["-o", "-", "--format", "parquet"], "Parquet is written to a folder, not to standard output"),
         (
             ["-o", "taken.json", "--format", "parquet"],
-            "taken.json is a file, but Parquet is written to a folder",
+            "taken.json is a file, but this format is a folder",
         ),
         (["-o", "mine", "--format", "parquet"], "mine isn't empty; name another folder with -o"),
         (
             ["-o", "mine", "--format", "parquet", "--force"],
-            "mine isn't replaced, as it contains more than an export",
+            "mine isn't replaced, as it may hold more than an export",
         ),
         (["", "-o", "x.csv"], "the name of the session is empty; give a name, or leave it out."),
         (["run.duckdb:train", "--db", "run.duckdb", "-o", "x.csv"], "remove --db"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gswarm_tui.cli import main
+from gswarm_tui.exchange import tracked_run
 from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, record
 
@@ -37,6 +38,14 @@ def messages(path: Path) -> Iterator[Any]:
             whole = b""
 
 
+def history_of(read: Iterable[Any]) -> list[dict[str, Any]]:
+    return [
+        {"/".join(item.nested_key): json.loads(item.value_json) for item in one.history.item}
+        for one in read
+        if one.WhichOneof("record_type") == "history"
+    ]
+
+
 def test_a_session_is_an_offline_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -55,6 +64,11 @@ def test_a_session_is_an_offline_run(
     record(tmp_path / "run.duckdb", events, INFO, ended_at=T0 + 41)
     assert main(["export", "train", "--format", "wandb"]) == 0
     assert "nothing was sent" in capsys.readouterr().err
+    monkeypatch.setattr(tracked_run, "MOST_POINTS", 2)
+    assert main(["export", "train", "--format", "wandb", "-o", "short.wandb"]) == 0
+    (file,) = (tmp_path / "short.wandb" / "wandb").glob("offline-run-*/*.wandb")
+    assert [row["time_s"] for row in history_of(messages(file))] == [20, 40]
+    assert main(["export", "train", "--format", "wandb", "-o", "short.wandb", "--force"]) == 0
     (file,) = (tmp_path / "train.wandb" / "wandb").glob("offline-run-*/*.wandb")
     read = list(messages(file))
     (run,) = [one.run for one in read if one.WhichOneof("record_type") == "run"]
@@ -64,11 +78,7 @@ def test_a_session_is_an_offline_run(
     config = {one.key: json.loads(one.value_json) for one in run.config.update}
     assert config["nodes"] == ["gpu03", "gpu04"]
     assert config["started_at"] == "2027-01-15T08:00:10Z"
-    history = [
-        {"/".join(item.nested_key): json.loads(item.value_json) for item in one.history.item}
-        for one in read
-        if one.WhichOneof("record_type") == "history"
-    ]
+    history = history_of(read)
     assert [row["gpu03/0.util_pct"] for row in history] == [31, 51, 71]
     assert [row["_timestamp"] for row in history] == [T0 + 20, T0 + 30, T0 + 40]
     assert [row["_step"] for row in history] == [0, 1, 2]
