@@ -143,15 +143,15 @@ def _tracked(
 ) -> str:
     """Write a run of an experiment tracker."""
     _require_one(source, chosen, kind)
+    quoted = shlex.quote(str(folder))
     if kind == "wandb":
         from gswarm_tui.exchange.wandb_export import write_wandb as write
 
-        then = f"send the run with wandb sync {shlex.quote(str(folder))}/wandb/offline-run-*"
+        then = f"send the run with wandb sync {quoted}/wandb/offline-run-*"
     else:
         from gswarm_tui.exchange.mlflow_export import write_mlflow as write
 
-        uri = shlex.quote(f"sqlite:///{folder}/mlflow.db")
-        then = f"show the run with mlflow ui --backend-store-uri {uri}"
+        then = f"show the run with mlflow ui --backend-store-uri sqlite:///{quoted}/mlflow.db"
     with new_folder(folder, force=arguments.force) as part, Progress(f"writing {kind}") as progress:
         count = write(source, chosen[0], part, progress.report, all_gpus=arguments.all_gpus)
     print_notice(f"nothing was sent; {then}")

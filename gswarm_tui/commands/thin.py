@@ -20,6 +20,7 @@ from gswarm_tui.store.errors import StoreError
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Thin recordings; return 1 if one of those chosen failed. Raises UserError, StoreError."""
+    from gswarm_tui.common.processes import cleaning_up
     from gswarm_tui.store.recording.thinning import removable_bytes, thin
 
     parser = CommandParser(
@@ -47,7 +48,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         try:
             if any(line.state == RUNNING for line in lines):
                 raise StoreError(f"{path} is still recorded")
-            chosen[path] = removable_bytes(path)
+            if 20 * (size := removable_bytes(path)) < path.stat().st_size:
+                raise StoreError(f"{path} would hardly get smaller")
+            chosen[path] = size
         except StoreError as error:
             print_notice(f"skipped: {error}")
     if not chosen:
@@ -64,7 +67,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             return 0
     freed, failed = 0, False
-    with Progress("thinning") as progress:
+    with cleaning_up(), Progress("thinning") as progress:
         for done, path in enumerate(chosen):
             progress.report(done / len(chosen))
             try:

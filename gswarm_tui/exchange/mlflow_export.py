@@ -32,17 +32,17 @@ def write_mlflow(
             from mlflow.entities import Metric, Param
             from mlflow.exceptions import MlflowException
             from mlflow.tracking import MlflowClient
+            from sqlalchemy.exc import SQLAlchemyError
         except ImportError:
             raise UserError("this format needs MLflow; install the extra gswarm-tui[mlflow].") from None
         for name in ("mlflow", "alembic"):
-            logging.getLogger(name).setLevel(logging.ERROR)
-        db = (folder / "mlflow.db").absolute()
-        if {"?", "%"} & set(str(db)):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        if {"?", "%"} & set(str(folder.absolute())):
             raise UserError("MLflow takes no ? and % in the path of a database; name another folder with -o.")
         run, began = describe(source, period), period.bounds[0]
         written = 0
         try:
-            client = MlflowClient(tracking_uri=f"sqlite:///{db}")
+            client = MlflowClient(tracking_uri=f"sqlite:///{folder.absolute()}/mlflow.db")
             made = client.create_run(
                 client.create_experiment("gswarm-tui", artifact_location="mlflow-artifacts:/"),
                 start_time=round(1000 * began),
@@ -52,7 +52,7 @@ def write_mlflow(
 
             def log(values: dict[str, float], passed: float, step: int) -> None:
                 at = round(1000 * (began + passed))
-                metrics = [Metric(name, value, at, step) for name, value in values.items()]
+                metrics = [Metric(_plain(name), value, at, step) for name, value in values.items()]
                 for first in range(0, len(metrics), _AT_ONCE):
                     client.log_batch(made.info.run_id, metrics[first : first + _AT_ONCE])
 
@@ -62,10 +62,14 @@ def write_mlflow(
                 report(min(1.0, passed / max(1.0, period.seconds)))
                 log(values, passed, step)
                 written += len(values)
-            # Marks can have any name, such as acc@1, and MLflow takes only some characters and plain paths.
-            names = (re.sub(r"[^\w./ :-]", "_", f"summary/{name}")[:250] for name in run.summary)
-            log(dict(zip(map(normpath, names), run.summary.values(), strict=True)), period.seconds, 0)
+            log({f"summary/{name}": value for name, value in run.summary.items()}, period.seconds, 0)
             client.set_terminated(made.info.run_id, end_time=round(1000 * period.bounds[1]))
-        except MlflowException as error:
-            raise UserError(f"MLflow can't write the run: {error.message.splitlines()[0]}") from error
+        except (MlflowException, SQLAlchemyError) as error:
+            why = str(getattr(error.__cause__, "orig", error)).partition("\n")[0]
+            raise UserError(f"MLflow can't write the run: {why}") from error
     return written
+
+
+def _plain(name: str) -> str:
+    """Return the name of a metric as MLflow takes it, which may be a mark such as acc@1: a plain path."""
+    return normpath(re.sub(r"[^\w./ :-]", "_", name)[:250])

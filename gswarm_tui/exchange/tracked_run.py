@@ -51,7 +51,8 @@ def describe(source: QuerySource, period: Period) -> TrackedRun:
     tags = ["gswarm-tui", *(["simulated"] if facts["simulated"] else [])]
     if period.job:
         tags.append(f"job {period.job}")
-    figures = {"duration_s": period.seconds, **final_mark_values(source, period)}
+    marks = final_mark_values(source, period)
+    figures = {"duration_s": period.seconds} | {f"marks/{name}": value for name, value in marks.items()}
     if (whole := summarize(source, period).whole) is not None:
         figures |= {
             key: value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ def write_wandb(
         import wandb
     except ImportError:
         raise UserError("this format needs wandb; install the extra gswarm-tui[wandb].") from None
+    logging.raiseExceptions = False  # tracebacks of its own log, on a full disk
     run, began = describe(source, period), period.bounds[0]
     settings = wandb.Settings(
         mode="offline",
@@ -55,8 +57,12 @@ def write_wandb(
             written += len(values)
         begun.summary.update(run.summary)
         begun.finish()
+        # On a full disk, wandb loses the rest without an error. Then this file can't be written either.
+        (probe := folder / "probe").write_bytes(bytes(1024 * 1024))
+        probe.unlink()
     except wandb.Error as error:
         raise UserError(f"wandb can't write the run: {error}.") from error
     finally:
         wandb.teardown()
+        logging.raiseExceptions = True
     return written

@@ -39,13 +39,13 @@ def summaries_of(path: Path) -> list[Summary]:
     return found
 
 
-def made(seed: int) -> list[Event]:
-    """Return some ten minutes of three nodes: intervals change, frames are lost or late, a GPU is silent."""
+def made(seed: int, frames: int = 700) -> list[Event]:
+    """Return some minutes of three nodes: intervals change, frames are lost or late, a GPU is silent."""
     random = np.random.default_rng(seed)
     events: list[Event] = [introduced(name, gpus=2) for name in ("n1", "n2", "n3")]
     late: list[Event] = []
     seq, ts, counter = 0, T0, np.zeros(2)
-    for frame in range(700):
+    for frame in range(frames):
         step = float(random.choice([0.1, 1, 1, 2, 75 if frame % 200 == 9 else 1]))
         seq, ts = seq + int(random.choice([1, 1, 1, 2])), round(ts + step, 1)
         counter = counter * (random.random() > 0.01) + random.integers(0, 700_000, 2)

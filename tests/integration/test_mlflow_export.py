@@ -22,12 +22,12 @@ def test_a_session_is_a_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:1")
-    events: list[Event] = [introduced("gpu03"), introduced("gpu04")]
+    events: list[Event] = [introduced("gpu03"), introduced("gpu+04")]
     for seq in range(1, 41):
-        for name in ("gpu03", "gpu04"):
+        for name in ("gpu03", "gpu+04"):
             rows = [gpu_row(util_pct=2 * seq, power_w=300), gpu_row(util_pct=None)]
             events.append(arrived(seq, rows, name, ts=T0 + seq))
-    marks = json.dumps({"acc@1": 0.5, "a/../b": 1.5, "π": 3.5})
+    marks = json.dumps({"acc@1": 0.5, "a/../b": 1.5, "π": 3.5, "energy_j": 4.5})
     events += [
         SessionStarted("1", T0 + 10, "train", T0 + 10),
         EventLogged(T0 + 20, "mark", "info", "epoch", detail=marks),
@@ -51,13 +51,14 @@ def test_a_session_is_a_run(
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.info.run_name == "train"
     assert (run.info.start_time, run.info.end_time) == (1000 * (T0 + 10), 1000 * (T0 + 40))
-    assert run.data.params["nodes"] == "['gpu03', 'gpu04']"
+    assert run.data.params["nodes"] == "['gpu03', 'gpu+04']"
     assert "gswarm-tui" in run.data.tags
     assert run.data.metrics["summary/util_mean_pct"] == pytest.approx(51)
-    marked = [run.data.metrics[f"summary/{name}"] for name in ("acc_1", "b", "π")]
-    assert marked == [0.5, 1.5, 3.5]
+    marked = [run.data.metrics[f"summary/marks/{name}"] for name in ("acc_1", "b", "π", "energy_j")]
+    assert marked == [0.5, 1.5, 3.5, 4.5]
     history = client.get_metric_history(run.info.run_id, "gpu03/0.util_pct")
     assert [(one.step, one.value, one.timestamp) for one in history] == [
         (step, value, 1000 * (T0 + 20 + 10 * step)) for step, value in enumerate([31, 51, 71])
     ]
+    assert run.data.metrics["gpu_04/0.power_w"] == 300
     assert "gpu03/1.util_pct" not in run.data.metrics

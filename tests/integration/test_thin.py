@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from contextlib import closing
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -18,9 +24,10 @@ from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import Event, FindingChanged, SessionStarted, SessionStopped
 from gswarm_tui.runs.reading import read_lines
 from gswarm_tui.store.querying.file_source import FileSource
-from gswarm_tui.store.recording import thinning
+from gswarm_tui.store.recording import minutes, thinning
 from tests.integration.test_minutes import made
-from tests.unit.store_recording import INFO, T0, finding, record
+from tests.integration.test_record import record as recording
+from tests.unit.store_recording import INFO, T0, arrived, finding, gpu_row, introduced, query, record
 
 OLD = "2100-01-01"
 """A date after all recordings of the tests."""
@@ -34,17 +41,17 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Record ten minutes of three nodes with sessions that cut minutes; some of them have no sums yet."""
+    """Record an hour of three nodes with sessions that cut minutes; some of them have no sums yet."""
     path = tmp_path / "runs" / "run.duckdb"
     path.parent.mkdir()
     events: list[Event] = [
-        event for event in made(7) if not isinstance(event, SessionStarted | SessionStopped)
+        event for event in made(7, 2500) if not isinstance(event, SessionStarted | SessionStopped)
     ]
     events.append(FindingChanged(T0 + 80, finding(until=T0 + 80)))
     for number, (began, ended) in enumerate([(3.3, 450.7), (95.0, 96.5), (130.2, 1800.0)]):
         events.append(SessionStarted(str(number), T0 + began, f"s{number}", T0 + began))
         events.append(SessionStopped(str(number), T0 + ended, T0 + ended))
-    record(path, sorted(events, key=lambda event: getattr(event, "ts", T0)), INFO, ended_at=T0 + 2500)
+    record(path, sorted(events, key=lambda event: getattr(event, "ts", T0)), INFO, ended_at=T0 + 4000)
     with duckdb.connect(path) as file:
         file.execute("DELETE FROM gpu_minutes WHERE epoch(minute)::BIGINT % 120 = 0")
     os.utime(path, (T0, T0))
@@ -131,21 +138,92 @@ def test_it_asks_and_leaves_others_alone(path: Path, capsys: pytest.CaptureFixtu
     with duckdb.connect(path) as file:
         file.execute("UPDATE recordings SET ended_at = NULL")
     (path.parent / "other.duckdb").write_bytes(b"no database")
+    (path.parent / "link.duckdb").symlink_to(path)
+    shutil.copy(path, path.with_name("protected.duckdb"))
+    path.with_name("protected.duckdb").chmod(0o440)
+    record(
+        path.with_name("short.duckdb"), [introduced(), arrived(1, [gpu_row(), None])], INFO, ended_at=T0 + 2
+    )
     assert main(["thin", str(path.parent), "--older", OLD, "--yes"]) == 0
     err = capsys.readouterr().err
     assert "has a recording without an end" in err
     assert "other.duckdb" in err
+    assert "link.duckdb has several names or is a link" in err
+    assert "protected.duckdb is read-only; chmod u+w lets it be thinned" in err
+    assert "short.duckdb would hardly get smaller" in err
 
 
+def test_a_recording_that_runs_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with recording(tmp_path, "--demo", "1x1") as running:
+        running.wait_for("1 node sends data")
+        assert main(["thin", str(tmp_path), "--older", OLD, "--yes"]) == 0
+        assert "run.duckdb is still recorded" in capsys.readouterr().err
+        running.process.send_signal(signal.SIGTERM)
+        running.end()
+    ((count, thinned),) = query(
+        tmp_path / "run.duckdb", "SELECT (SELECT count(*) FROM gpu_samples), thinned_at FROM recordings"
+    )
+    assert count
+    assert thinned is None
+
+
+def interrupt(*_args: object) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def fill(*_args: object) -> None:
+    raise duckdb.IOException("No space left on device")
+
+
+def refuse(*_args: object, **_options: object) -> None:
+    raise PermissionError(errno.EACCES, "Permission denied")
+
+
+def other(path: Path, *_args: object) -> None:
+    """Thin the file as another command does at this moment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(thinning, "add_all_sums", minutes.add_all_sums)
+        thinning.thin(path, T0)
+
+
+def no_room(_path: Path) -> SimpleNamespace:
+    return SimpleNamespace(free=1000)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "happens", "status", "sentence"),
+    [
+        pytest.param(thinning, "add_all_sums", fill, 1, "because its disk is full", id="full disk"),
+        pytest.param(shutil, "disk_usage", no_room, 1, "has no room for the copy; free 4.", id="no room"),
+        pytest.param(tempfile, "mkdtemp", refuse, 1, "can't be thinned: Permission denied", id="folder"),
+        pytest.param(thinning, "add_all_sums", interrupt, 143, "", id="closed terminal"),
+    ],
+)
 def test_a_failed_copy_leaves_the_file_as_it_was(
-    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    module: ModuleType,
+    name: str,
+    happens: Callable[..., object],
+    status: int,
+    sentence: str,
 ) -> None:
-    def fail(*_args: object) -> None:
-        raise duckdb.IOException("No space left on device")
-
-    monkeypatch.setattr(thinning, "add_all_sums", fail)
+    monkeypatch.setattr(module, name, happens)
     before = path.read_bytes()
-    assert main(["thin", str(path.parent), "--older", OLD, "--yes"]) == 1
+    with nullcontext() if status == 1 else pytest.raises(SystemExit, match=f"{status}"):
+        assert main(["thin", str(path.parent), "--older", OLD, "--yes"]) == status
     assert path.read_bytes() == before
     assert sorted(path.parent.iterdir()) == [path]
-    assert "disk is full" in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err
+
+
+def test_two_commands_at_once_thin_a_file_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = figures(path)
+    monkeypatch.setattr(thinning, "add_all_sums", lambda *_args: other(path))
+    assert main(["thin", str(path.parent), "--older", OLD, "--yes"]) == 1
+    assert "was replaced while it was read" in capsys.readouterr().err
+    assert figures(path) == before
+    assert sorted(path.parent.iterdir()) == [path]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import struct
 from collections.abc import Iterable, Iterator
@@ -62,6 +63,15 @@ def test_a_session_is_an_offline_run(
         SessionStopped("1", T0 + 40, T0 + 40),
     ]
     record(tmp_path / "run.duckdb", events, INFO, ended_at=T0 + 41)
+    with monkeypatch.context() as full:
+
+        def write(*_args: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        full.setattr(Path, "write_bytes", write)
+        assert main(["export", "train", "--format", "wandb"]) == 1
+        assert "train.wandb can't be written: No space left" in capsys.readouterr().err
+        assert [each.name for each in tmp_path.iterdir()] == ["run.duckdb"]
     assert main(["export", "train", "--format", "wandb"]) == 0
     assert "nothing was sent" in capsys.readouterr().err
     monkeypatch.setattr(tracked_run, "MOST_POINTS", 2)

@@ -238,6 +238,7 @@ HOMES: dict[str, set[str]] = {
     "matplotlib": {"gswarm_tui.plotting"},
     "alembic": {"gswarm_tui.exchange.mlflow_export"},
     "mlflow": {"gswarm_tui.exchange.mlflow_export"},
+    "sqlalchemy": {"gswarm_tui.exchange.mlflow_export"},
     "wandb": {"gswarm_tui.exchange.wandb_export"},
     "numpy": {
         "gswarm_tui.control.profiles",
@@ -264,7 +265,7 @@ LINES: dict[str, int] = {
     "gswarm_tui": 175,
     "gswarm_tui.analysis": 1_525,
     "gswarm_tui.asking": 1_275,
-    "gswarm_tui.commands": 3_730,
+    "gswarm_tui.commands": 3_750,
     "gswarm_tui.common": 875,
     "gswarm_tui.control": 2_275,
     "gswarm_tui.doctor": 400,

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from stat import S_IWUSR
+from tempfile import TemporaryDirectory
 
 import duckdb
 
@@ -15,7 +17,7 @@ from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings, SpillFold
 from gswarm_tui.store.errors import StoreError, explain, open_error
 from gswarm_tui.store.figures.definitions import LONGEST_INTERVAL_S
 from gswarm_tui.store.querying.opening import attach, check_regular_file, show_tables
-from gswarm_tui.store.recording.database import ALL_COLUMNS, remove_folder, rewrite_path
+from gswarm_tui.store.recording.database import ALL_COLUMNS
 from gswarm_tui.store.recording.files import file_bytes, has_log, require_own, wal_path
 from gswarm_tui.store.recording.minutes import add_all_sums
 from gswarm_tui.store.recording.profiles import remove_unfinished
@@ -37,9 +39,7 @@ CREATE TEMP TABLE spans AS
 SELECT recording_id, started_at, ended_at AS until FROM recordings
 UNION ALL
 SELECT recording_id, s.started_at, coalesce(s.ended_at, r.ended_at)
-FROM sessions s JOIN recordings r USING (recording_id)
-"""
-_EDGES = """
+FROM sessions s JOIN recordings r USING (recording_id);
 CREATE TEMP TABLE edges AS
 SELECT DISTINCT date_trunc('minute', moment) + to_minutes(unnest(range(-2, 4))) AS minute
 FROM (SELECT unnest([started_at, until]) AS moment FROM spans)
@@ -56,15 +56,22 @@ GROUP BY gpu_id, pid, spans.started_at, spans.until
 def removable_bytes(path: Path) -> int:
     """Return about how much thinning would free. Raises StoreError if the file can't be thinned."""
     with _opened(path) as connection:
-        blocks: dict[TableSchema, set[int]] = {}
-        for table in schema.TABLES:
-            with suppress(duckdb.CatalogException):  # files of older versions lack tables
-                sql = (
-                    f"SELECT DISTINCT block_id FROM pragma_storage_info('rec.{table.name}') WHERE persistent"  # noqa: S608
-                )
-                blocks[table] = {row[0] for row in connection.execute(sql).fetchall()}
-        kept = set().union(*(found for table, found in blocks.items() if table not in _SAMPLES))
-        return _BLOCK * len(set().union(*blocks.values()) - kept)
+        return _removable_bytes(connection)
+
+
+def _removable_bytes(connection: duckdb.DuckDBPyConnection) -> int:
+    """Return the bytes of blocks without what stays; of those of GPU samples, the share without edges."""
+    connection.execute(_SPANS)
+    gone = "avg((date_trunc('minute', ts) NOT IN (FROM edges))::INTEGER)"
+    ((share,),) = connection.execute(f"SELECT coalesce({gone}, 1) FROM gpu_samples").fetchall()  # noqa: S608
+    kept, of_gpus, others = set[int](), set[int](), set[int]()
+    for table in schema.TABLES:
+        sql = f"SELECT block_id, column_name FROM pragma_storage_info('rec.{table.name}') WHERE persistent"  # noqa: S608
+        with suppress(duckdb.CatalogException):  # files of older versions lack tables
+            for block, column in connection.execute(sql).fetchall():
+                stays = table not in _SAMPLES or (table is schema.HOST_SAMPLES and column in _FRAMES)
+                (kept if stays else of_gpus if table is schema.GPU_SAMPLES else others).add(block)
+    return int(_BLOCK * (share * len(of_gpus - kept) + len(others - of_gpus - kept)))
 
 
 def thin(path: Path, now: float) -> int:
@@ -72,31 +79,31 @@ def thin(path: Path, now: float) -> int:
 
     The copy keeps the file's time and permissions. If it fails or is interrupted, the file is as before.
     """
-    before, copy = path.stat(), rewrite_path(path)
+    try:
+        # Two commands at once have a copy each, in hidden folders, which lists of runs leave out.
+        with TemporaryDirectory(".thin", f".{path.name}.", path.parent, ignore_cleanup_errors=True) as folder:
+            return _thin(path, Path(folder) / path.name, now)
+    except duckdb.Error as error:
+        raise StoreError(explain(error, path)) from error
+    except OSError as error:
+        raise StoreError(f"{path} can't be thinned: {error.strerror or error}") from error
+
+
+def _thin(path: Path, copy: Path, now: float) -> int:
+    before = path.stat()
     with _opened(path, copy) as connection:
-        if shutil.disk_usage(path.parent).free < before.st_size:
-            raise StoreError(f"the disk of {path} has no room for the copy; free {before.st_size:,} bytes")
-        try:
-            remove_folder(copy.parent)  # left by a crash
-            copy.parent.mkdir(0o700)
-            _write(connection, copy, now)
-            os.chown(copy, -1, before.st_gid)
-            shutil.copystat(path, copy)
-            if file_bytes(wal_path(copy)) or (path.stat().st_ino, path.stat().st_dev) != (
-                before.st_ino,
-                before.st_dev,
-            ):
-                raise StoreError(f"{path} was replaced while it was read; repeat the command")
-            freed = before.st_size - copy.stat().st_size
-            # The file is still open, so that no recorder can have begun to write to it.
-            copy.rename(path)
-        except duckdb.Error as error:
-            raise StoreError(explain(error, path)) from error
-        except OSError as error:
-            raise StoreError(f"{path} can't be thinned: {error.strerror or error}") from error
-        finally:
-            with suppress(OSError):
-                remove_folder(copy.parent)
+        lacks = before.st_size - _removable_bytes(connection) - shutil.disk_usage(path.parent).free
+        if lacks > 0:
+            raise StoreError(f"the disk of {path} has no room for the copy; free {lacks / 1e6:,.1f} MB")
+        _write(connection, copy, now)
+        os.chown(copy, -1, before.st_gid)
+        shutil.copystat(path, copy)
+        is_same = (path.stat().st_ino, path.stat().st_dev) == (before.st_ino, before.st_dev)
+        if file_bytes(wal_path(copy)) or not is_same:
+            raise StoreError(f"{path} was replaced while it was read; repeat the command")
+        freed = before.st_size - copy.stat().st_size
+        # The file is still open, so that no recorder can have begun to write to it.
+        copy.rename(path)
     return freed
 
 
@@ -107,6 +114,8 @@ def _opened(path: Path, *others: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     check_regular_file(path)
     if path.is_symlink() or path.stat().st_nlink != 1:
         raise StoreError(f"{path} has several names or is a link")
+    if not path.stat().st_mode & S_IWUSR:
+        raise StoreError(f"{path} is read-only; chmod u+w lets it be thinned")
     if has_log(path):
         raise StoreError(f"{path} wasn't closed; gswarm-tui recover resumes or closes it")
     spill = SpillFolder()
@@ -136,8 +145,7 @@ def _opened(path: Path, *others: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 def _write(connection: duckdb.DuckDBPyConnection, copy: Path, now: float) -> None:
     execute = connection.execute
     execute(f"ATTACH {literal(str(copy))} AS copy (STORAGE_VERSION {literal(STORAGE_VERSION)})")
-    for statement in (_SPANS, _EDGES, _ENDS):
-        execute(statement)
+    execute(_ENDS)
     execute("USE copy")
     for table in schema.TABLES:
         execute(table.create)
