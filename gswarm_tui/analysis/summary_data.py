@@ -175,7 +175,7 @@ def _summary(
         tuple(by_scope["node"]),
         tuple(by_scope["gpu"]),
         covered,
-        next((row["util_us"] for row in rows if row["util_us"]), {}),
+        dict(next((row["util_us"] for row in rows if row["util_us"]), ())),
     )
 
 

@@ -238,8 +238,7 @@ sums AS (
          min(util_pct) FILTER (measured_us > 0 AND 100 * upto >= 50 * total) AS util_median_pct,
          min(util_pct) FILTER (measured_us > 0 AND 100 * upto >= 95 * total) AS util_p95_pct,
          max(util_pct) AS util_max_pct,
-         map(list(util_pct) FILTER (node IS NULL AND util_pct IS NOT NULL),
-             list(measured_us::BIGINT) FILTER (node IS NULL AND util_pct IS NOT NULL)) AS util_us,
+         list([util_pct, measured_us]) FILTER (node IS NULL AND util_pct IS NOT NULL) AS util_us,
          sum(power_sum) / 100 / nullif(sum(power_us), 0) AS power_mean_w,
          arg_max(mem_total_mib, mem_used_max_mib) AS mem_total_mib, {_MAXIMA},
          CASE WHEN any_value(total) > 0
@@ -365,7 +364,7 @@ hosts AS (
 def summary(spans: Spans) -> str:
     """Return a query with one row per GPU, node and whole span; ``node`` and ``gpu_id`` are NULL above them.
 
-    The whole has its histogram, measured µs by util_pct; those of several spans add up to exact quantiles.
+    The whole has its histogram as pairs of util_pct and measured µs, which several spans can add up.
     A sample counts by the part of its interval that lies in the span. GPUs that never answered have rows
     without figures. A bubble is an idle phase of a GPU between two busy samples; time in a gap doesn't count.
     Its share is of the measured time between the first and the last busy sample.
