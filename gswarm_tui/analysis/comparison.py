@@ -90,7 +90,7 @@ def final_mark_values(source: QuerySource, period: Period) -> dict[str, float]:
     """Return the newest value of each name in a period's marks. Raises StoreError."""
     result = source.query(
         f"WITH marks AS ({MARKS}) SELECT key, arg_max(value, ts) FROM ({MARK_VALUES}) "  # noqa: S608
-        "WHERE key NOT IN ('rank', 'local_rank') AND recording_id = ? "
+        "WHERE key NOT IN ('rank', 'local_rank') AND key NOT LIKE 'dask_%/%' AND recording_id = ? "
         "AND ts >= ?::TIMESTAMP AND ts < ?::TIMESTAMP AND value IS NOT NULL "
         "GROUP BY key ORDER BY key",
         period.recording_id,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shutil
+import signal
 import ssl
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +23,8 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.killed_profiles import remove_what_is_left
 from tests.cluster.person import ask, closed_properly, user_env
 from tests.cluster.running import wait_until
+from tests.cluster.standin import GpuProcess, Scenario
+from tests.cluster.test_findings import Recording
 from tests.cluster.test_trial import allocated, ended, start_trial
 from tests.integration.test_compare import frames
 from tests.unit.store_recording import INFO, T0, record
@@ -31,6 +35,13 @@ SIZE = ("--size=6000", "--chunk=1000")
 MARKS = """
 SELECT value FROM mark_values WHERE mark = 'dask tasks' AND key = 'dask_tasks' ORDER BY ts
 """
+KINDS = """
+SELECT split_part(key, '/', 2) AS kind,
+       max(value) FILTER (key LIKE 'dask_compute_s/%') AS seconds,
+       max(value) FILTER (key LIKE 'dask_tasks/%') AS tasks
+FROM mark_values WHERE key LIKE 'dask_%/%' GROUP BY kind ORDER BY seconds DESC
+"""
+NODES = ("gpu01", "gpu02")
 
 
 @pytest.fixture
@@ -58,34 +69,64 @@ def test_trial_compares_a_dask_sum_on_one_and_two_nodes(cluster: Cluster, folder
     closed_properly(folder / "run.duckdb")
 
 
-def start_dask(cluster: Cluster, stack: ExitStack, *words: str) -> None:
-    """Start a scheduler on gpu01 and workers by SSH as a person does; they end with their ssh."""
-    env = user_env(cluster)
-    worker = "worker tcp://gpu01:8786 --nthreads 1 --no-dashboard --no-nanny"
-    scheduler = " ".join(("scheduler --port 8786 --no-dashboard", *words))
-    for name, command in (("gpu01", scheduler), ("gpu01", worker), ("gpu02", worker), ("gpu02", worker)):
-        ssh = subprocess.Popen(
-            ["ssh", "-tt", name, f"exec {sys.executable} -m dask {command}"],
-            env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+@contextmanager
+def dask_by_ssh(cluster: Cluster) -> Iterator[None]:
+    """Start a scheduler on gpu01 and a worker there and on gpu02 as a person does, with GPUs that wait."""
+    config = cluster.home / ".config" / "dask" / "marks.yaml"
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text("distributed: {scheduler: {preload: [gswarm_tui.runs.dask_marks]}}\n")
+    words = [sys.executable, "-m", "dask", "ssh", "--nthreads=4", *NODES]
+    silent = subprocess.DEVNULL
+    dask = subprocess.Popen(words, env=user_env(cluster), stdin=silent, stdout=silent, stderr=silent)
+    try:
+        with Client("tcp://gpu01:8786", timeout=60, set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=60)
+            pids = client.run(lambda: (os.uname().nodename, os.getpid())).values()
+        for name, pid in pids:
+            scenario = Scenario.of(name, 1)
+            scenario.gpus[0].processes = [GpuProcess(pid, 60_000, sm_percent=20)]
+            scenario.gpus[0].utilization_percent = 20
+            scenario.write(cluster[name].scenario)
+        yield
+    finally:
+        dask.send_signal(signal.SIGINT)
+        dask.wait(60)
+        config.unlink()
+        for name in NODES:
+            Scenario.of(name, cluster[name].gpus).write(cluster[name].scenario)
+
+
+def test_dask_ssh_workers_sum_and_wait_for_their_scheduler(cluster: Cluster, folder: Path) -> None:
+    # One thread works, and seven have nothing to do.
+    whole = ["--size=2000", "--chunk=2000", "--scheduler=tcp://gpu01:8786", "--workers=2"]
+    os.mkfifo(folder / "seen")
+    # The recording goes on until the finding has been seen.
+    words = ["bash", "-c", '"$@" && cat seen', "sum", sys.executable, SUM, *whole]
+    recording = Recording(cluster, folder / "run.duckdb", folder / "record.log")
+    # Rules read a mark for 60 s, which are 15 s here.
+    recording.env["GSWARM_TUI_RULES_SPEED"] = "4"
+    command = ["gswarm-tui", "record", f"--nodes={','.join(NODES)}", "--interval=1"]
+    with dask_by_ssh(cluster), recording.log.open("w") as log:
+        recorder = subprocess.Popen(
+            [*command, f"--db={recording.db}", "--", *words],
+            env=recording.env, cwd=folder, stdout=log, stderr=log,
         )  # fmt: skip
-        stack.callback(ssh.wait)
-        stack.callback(ssh.terminate)
-    with Client("tcp://gpu01:8786", timeout=60, set_as_default=False) as client:
-        client.wait_for_workers(3, timeout=60)
-
-
-def test_workers_started_by_ssh_sum_and_are_recorded(cluster: Cluster, folder: Path) -> None:
-    sums = [sys.executable, SUM, "--scheduler=tcp://gpu01:8786", "--workers=3", "--close", *SIZE]
-    record = ["gswarm-tui", "record", "--nodes=gpu01,gpu02", "--db=run.duckdb", "--", *sums]
-    with ExitStack() as stack:
-        start_dask(cluster, stack, "--preload gswarm_tui.runs.dask_marks")
-        done = subprocess.run(
-            record, check=False, env=user_env(cluster), cwd=folder, capture_output=True, text=True, timeout=90
-        )
-    assert done.returncode == 0, done.stderr
-    assert THREADS.findall(done.stdout) == ["3"]
-    [(tasks,)] = ask(folder / "run.duckdb", MARKS)
-    assert tasks > 36
+        try:
+            found = ("waste", "scheduler_waits", None, None, None)
+            wait_until(
+                lambda: recording.db.exists() and found in recording.found(), "the finding", recording.log
+            )
+            (folder / "seen").write_text("")
+        finally:
+            recorder.send_signal(signal.SIGTERM)
+            recorder.wait(60)
+    assert THREADS.findall(recording.log.read_text()) == ["8"]
+    # A slow sum also sends marks before its end.
+    *_, (tasks,) = ask(recording.db, MARKS)
+    by_kind = ask(recording.db, KINDS)
+    assert by_kind[0][0].startswith("standard_normal-sum")
+    assert sum(number for _, _, number in by_kind) == tasks
+    closed_properly(recording.db)
 
 
 def make_runs(folder: Path, count: int) -> None:
@@ -184,13 +225,12 @@ def test_job_that_slurm_refuses_is_one_sentence(cluster: Cluster, folder: Path) 
     assert "Requested node configuration is not available" in line
 
 
-def test_slurm_workers_list_and_sum_runs_as_one_machine_does(cluster: Cluster, folder: Path) -> None:
+def test_slurm_workers_summarise_runs_as_one_machine_does(cluster: Cluster, folder: Path) -> None:
     make_runs(folder, 4)
     env = by_slurm(cluster, folder)
-    for words in (["runs", "runs", "--json"], ["summary", "runs/*.duckdb"]):
-        alone = output_of(words, folder, env)
-        assert alone.count(".duckdb") == 4
-        assert alone == output_of([*words, "--dask=slurm"], folder, env)
+    alone = output_of(["summary", "runs/*.duckdb"], folder, env)
+    assert alone.count(".duckdb") == 4
+    assert alone == output_of(["summary", "runs/*.duckdb", "--dask=slurm"], folder, env)
     assert sorted(path.name for path in folder.iterdir()) == ["config.toml", "runs"]
     assert not list(Path(env["HOME"], ".cache/gswarm-tui").glob(".dask*"))
     assert not cluster.run("squeue --noheader").stdout
