@@ -32,14 +32,12 @@ ASKED = Rule(
 )
 """Texts of the kind that no rule finds: someone asked the job."""
 SLOWER = Rule(
-    *(
-        SLOWER_THAN_USUAL,
-        "The run is slower than your former ones",
-        WASTE,
-        APART,
-        ("marks",),
-        "the whole run",
-    ),
+    SLOWER_THAN_USUAL,
+    "The run is slower than your former ones",
+    WASTE,
+    APART,
+    ("marks",),
+    "the whole run",
     "more than 10 % and more than three median absolute deviations behind the median of your former runs",
     "your 3 to 20 newest former runs of the same name and size that ended and took over a tenth of its time",
     "Look at what differs, and compare it with a former run by gswarm-tui compare",

@@ -107,7 +107,8 @@ def closing_note(
     lines += [("usual", what(one)) for one in findings if one.kind == SLOWER_THAN_USUAL]
     shown = [one for one in findings if not one.dismissed and one.kind not in {*CONTEXT, SLOWER_THAN_USUAL}]
     if not shown:
-        return [*lines, ("findings", "none in what the rules watched" if ledger else "none were stored")]
+        none = "no others" if any(one.kind == SLOWER_THAN_USUAL for one in findings) else "none"
+        return [*lines, ("findings", f"{none} {'in what the rules watched' if ledger else 'were stored'}")]
     first, *others = shown
     lines.append((first.severity, what(first)))
     if first.severity != NOTE:

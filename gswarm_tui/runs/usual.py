@@ -31,11 +31,11 @@ def compare(line: RunLine, known: Iterable[RunLine]) -> tuple[str, Finding | Non
     # Much shorter runs crashed, or did other work.
     alike = [one for one in alike if one.name_s >= _SHORT_SHARE * line.name_s]
     earlier = {one.run: one for one in alike if one.run != line.run and one.started_at < line.started_at}
-    newest = sorted(earlier.values(), key=lambda one: one.started_at)[-MOST_RUNS:]
+    by_start = sorted(earlier.values(), key=lambda one: one.started_at)
     figures = (*sorted(filter(_THROUGHPUT.match, line.marks)), *_TIMES)
-    having = {name: [one for one in newest if 0 < _value(one, name) < math.inf] for name in figures}
+    having = {name: [one for one in by_start if 0 < _value(one, name) < math.inf] for name in figures}
     for figure in sorted(figures, key=lambda name: 0 if name in _TIMES else -len(having[name])):
-        value, former = _value(line, figure), having[figure]
+        value, former = _value(line, figure), having[figure][-MOST_RUNS:]
         if len(former) >= LEAST_RUNS and 0 < value < math.inf:
             break
     else:

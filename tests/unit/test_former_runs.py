@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gswarm_tui.insight.notes import closing_note
 from gswarm_tui.runs import lemons, usual
 from gswarm_tui.runs.finding_runs import once
 from gswarm_tui.runs.line import FINISHED, NO_END, RunFinding, RunLine
@@ -23,7 +24,7 @@ RUN = RunLine(
 
 
 def run(number: int, **changed: Any) -> RunLine:
-    return replace(RUN, run=f"run-{number}", started_at=86_400.0 * number, **changed)
+    return replace(RUN, **{"run": f"run-{number}", "started_at": 86_400.0 * number, **changed})
 
 
 def former(values: Sequence[float], name: str = "tokens_per_s") -> list[RunLine]:
@@ -52,6 +53,7 @@ def test_a_slower_run_is_found_with_its_cost_and_all_that_differs() -> None:
         "disk_read_mb_s 1,900 MB/s · ≈ 96 GPU-min more than usual · look at what differs, and compare it "
         "with a former run by gswarm-tui compare"
     )
+    assert closing_note([finding], {}, "")[1:] == [("findings", "no others were stored")]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,8 @@ def test_only_earlier_runs_of_the_same_user_name_and_size_that_ended_count_once(
 def test_the_throughput_of_training_that_most_former_runs_have_counts() -> None:
     marks = {"eval_samples/s": 1.0, "a/s": 1.0, "val_images_per_s": 1.0, "train/images_per_s": 40.0}
     known = [run(at, marks=dict.fromkeys(marks, 50.0)) for at in range(3)]
-    known += [run(3), run(4, marks={"train/images_per_s": 50.0})]
+    known += [run(3, marks={"train/images_per_s": 50.0})]
+    known += [run(4, run=f"crash-{number}") for number in range(usual.MOST_RUNS)]
     text, finding = usual.compare(run(9, marks=marks), known)
     assert text == "train/images_per_s 40, usual train/images_per_s 50 (median of 4 former runs)"
     assert finding is not None
