@@ -94,7 +94,7 @@ def _slurm_cluster(options: dict[str, Any]) -> Any:
 
     if "log_directory" not in options:
         options["job_extra_directives"] = [*options.get("job_extra_directives", ()), "--output=/dev/null"]
-    # Dask can't leave out the web server of its dashboard, but all that it shows.
+    # Dask always starts a web server; this one has no pages, and others on the network can't reach it.
     web = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
     options["scheduler_options"] = web | options.get("scheduler_options", {})
     options["worker_extra_args"] = ["--no-dashboard", *options.get("worker_extra_args", ())]

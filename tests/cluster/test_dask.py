@@ -113,9 +113,9 @@ def test_dask_ssh_workers_sum_and_wait_for_their_scheduler(cluster: Cluster, fol
         )  # fmt: skip
         try:
             found = ("waste", "scheduler_waits", None, None, None)
-            wait_until(
-                lambda: recording.db.exists() and found in recording.found(), "the finding", recording.log
-            )
+            log_file = recording.log
+            wait_until(lambda: "2 nodes send data" in log_file.read_text(), "data of both nodes", log_file)
+            wait_until(lambda: found in recording.found(), "the finding", log_file)
             (folder / "seen").write_text("")
         finally:
             recorder.send_signal(signal.SIGTERM)
