@@ -17,19 +17,10 @@ import threading
 import time
 from contextlib import suppress
 
+from gswarm_agent import wire
 from gswarm_agent.asking.ranks import find_ranks
 from gswarm_agent.folder import open_private
 from gswarm_agent.trace import ENDPOINT
-from gswarm_agent.wire import (
-    TRACE_ASKED,
-    TRACE_FAILED,
-    TRACE_READY,
-    TRACE_REQUESTED,
-    RequestTrace,
-    TracePart,
-    TraceReport,
-    clip_text,
-)
 from gswarm_agent.wire_payload import TRACE_PART
 
 TYPE_CHECKING = False
@@ -62,7 +53,7 @@ SILENT = (
 """Why a rank can't be traced, and the remedy."""
 
 
-def config(request: RequestTrace, path: str) -> str:
+def config(request: wire.RequestTrace, path: str) -> str:
     """Return Kineto's configuration of a request; each process adds its pid to the file's name."""
     lines = [
         f"ACTIVITIES_LOG_FILE={path}",
@@ -127,7 +118,7 @@ class _TracedProcess:
 
     def __init__(self, pid: int, rank: int, path: str, until: float) -> None:
         self.pid, self.rank, self.path, self.until = pid, rank, path, until
-        self.state = TRACE_REQUESTED
+        self.state = wire.TRACE_REQUESTED
         self.size = -1
         self.checked_at = 0.0
 
@@ -142,9 +133,9 @@ class TraceRun:
 
     def __init__(
         self,
-        request: RequestTrace,
+        request: wire.RequestTrace,
         selector: selectors.BaseSelector,
-        report: Callable[[TraceReport], None],
+        report: Callable[[wire.TraceReport], None],
         job: Mapping[str, str],
         proc: str = "/proc",
     ) -> None:
@@ -157,7 +148,7 @@ class TraceRun:
         self._endpoints: List[_Endpoint] = []
         self._problems: Dict[str, str] = {}
         self._traced: Dict[int, _TracedProcess] = {}
-        self._reports: Dict[int, TraceReport] = {}
+        self._reports: Dict[int, wire.TraceReport] = {}
         self._is_open = self._asked = False
         threading.Thread(target=self._scan, daemon=True).start()
 
@@ -179,7 +170,7 @@ class TraceRun:
             self._asked = True
             self._report_silent()
         for process in self._traced.values():
-            if process.state == TRACE_REQUESTED and now - process.checked_at >= 2 * _TICK_S:
+            if process.state == wire.TRACE_REQUESTED and now - process.checked_at >= 2 * _TICK_S:
                 self._look_for_file(process, now)
 
     def _open_endpoints(self, candidates: List[LocalRank]) -> None:
@@ -228,7 +219,7 @@ class TraceRun:
             late = max(0.0, self.request.start_ns / 1e9 - time.time()) + self.request.duration_ms / 1e3
             until = time.monotonic() + late + WRITES_WITHIN_S
             self._traced[pid] = _TracedProcess(pid, candidate.rank, f"{stem}_{named}.json", until)
-            self._report(pid, candidate.rank, TRACE_REQUESTED, "")
+            self._report(pid, candidate.rank, wire.TRACE_REQUESTED, "")
 
     def _report_silent(self) -> None:
         """Report each rank without a request once, and close the sockets when all ranks sent theirs."""
@@ -242,12 +233,12 @@ class TraceRun:
             ranks.add(candidate.rank)
             folder = candidate.environ.get("KINETO_IPC_SOCKET_DIR", "")
             why = self._problems.get(folder, SILENT)
-            self._report(candidate.pid, candidate.rank, TRACE_FAILED, why)
+            self._report(candidate.pid, candidate.rank, wire.TRACE_FAILED, why)
         self._close_endpoints()
         if not self._reports and not self.request.ranks:
-            self._report(0, None, TRACE_FAILED, NO_RANKS)
+            self._report(0, None, wire.TRACE_FAILED, NO_RANKS)
         else:
-            self._report(0, None, TRACE_ASKED, "")
+            self._report(0, None, wire.TRACE_ASKED, "")
 
     def _look_for_file(self, process: _TracedProcess, now: float) -> None:
         """Report a process's file as soon as it is whole: it ends with a brace and doesn't grow."""
@@ -258,8 +249,8 @@ class TraceRun:
             tail = os.pread(descriptor, 16, max(0, size - 16)).rstrip()
             os.close(descriptor)
             if size == process.size and tail.endswith(b"}"):
-                process.state = TRACE_READY
-                self._report(process.pid, process.rank, TRACE_READY, "", size)
+                process.state = wire.TRACE_READY
+                self._report(process.pid, process.rank, wire.TRACE_READY, "", size)
             process.size = size
             return
         if not os.path.exists(f"{self._proc}/{process.pid}"):  # noqa: PTH110
@@ -268,8 +259,8 @@ class TraceRun:
             self._fail(process, f"it wrote no trace to {process.path}; its own messages may say why")
 
     def _fail(self, process: _TracedProcess, why: str) -> None:
-        process.state = TRACE_FAILED
-        self._report(process.pid, process.rank, TRACE_FAILED, why)
+        process.state = wire.TRACE_FAILED
+        self._report(process.pid, process.rank, wire.TRACE_FAILED, why)
 
     @staticmethod
     def _open(process: _TracedProcess) -> int:
@@ -281,10 +272,10 @@ class TraceRun:
         os.close(descriptor)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
-    def part(self, pid: int, offset: int) -> Optional[TracePart]:
+    def part(self, pid: int, offset: int) -> Optional[wire.TracePart]:
         """Return a part of a process's file; None if it can't be read any more."""
         process = self._traced.get(pid)
-        if process is None or process.state != TRACE_READY:
+        if process is None or process.state != wire.TRACE_READY:
             return None
         try:
             descriptor = self._open(process)
@@ -292,12 +283,12 @@ class TraceRun:
             self._fail(process, f"its trace can't be read: {error.strerror}")
             return None
         try:
-            return TracePart(self.request.token, pid, offset, os.pread(descriptor, TRACE_PART, offset))
+            return wire.TracePart(self.request.token, pid, offset, os.pread(descriptor, TRACE_PART, offset))
         finally:
             os.close(descriptor)
 
     def _report(self, pid: int, rank: Optional[int], state: str, why: str, size: int = 0) -> None:
-        self._reports[pid] = TraceReport(self.request.token, pid, rank, state, clip_text(why), size)
+        self._reports[pid] = wire.TraceReport(self.request.token, pid, rank, state, wire.clip_text(why), size)
         self._report_to(self._reports[pid])
 
     def _close_endpoints(self) -> None:

@@ -19,7 +19,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
-from gswarm_agent import __version__, trace
+from gswarm_agent import __version__, trace, wire
 from gswarm_agent.attach import STATUS, is_own
 from gswarm_agent.connection import AgentConnection
 from gswarm_agent.delivery import Delivery
@@ -29,25 +29,6 @@ from gswarm_agent.mark import MarkError, Marks, read_request
 from gswarm_agent.metrics import DEFAULT_GROUPS, known_groups
 from gswarm_agent.sampler import Sampler, SystemWatch, clamp_interval
 from gswarm_agent.spool import MIB, Spool
-from gswarm_agent.wire import (
-    ENDED_BY,
-    FRAMES_REMAIN,
-    JOB_ENDED,
-    SENT_ALL,
-    TAKEN_OVER,
-    Ack,
-    Ask,
-    Configure,
-    EndTrace,
-    FetchTrace,
-    JobEnds,
-    Message,
-    ReadEnergy,
-    RequestTrace,
-    Start,
-    Stop,
-    clip_text,
-)
 from gswarm_agent.wire_payload import MAX_LINKS, WireError
 
 TYPE_CHECKING = False
@@ -168,7 +149,7 @@ class Server:
             signal.signal(number, self._take_signal)
 
     def _take_signal(self, number: int, _frame: object) -> None:
-        self._end(f"{ENDED_BY}{signal.Signals(number).name}", SIGNAL_S)
+        self._end(f"{wire.ENDED_BY}{signal.Signals(number).name}", SIGNAL_S)
 
     def run(self) -> int:
         """Sample and serve until the end, then close everything. Returns an exit status."""
@@ -271,7 +252,7 @@ class Server:
             self._spool.spill()
         if self._head is not None and (self._spool.empty or time.monotonic() >= self._ends_by):
             left = self._spool.on_disk and not self._head.delivery.all_sent
-            self._head.end(self.ending + (FRAMES_REMAIN if left else ""))
+            self._head.end(self.ending + (wire.FRAMES_REMAIN if left else ""))
             self._send(self._head)
         return self._head is None
 
@@ -290,7 +271,7 @@ class Server:
     def _end(self, reason: str, patience_s: float) -> None:
         """Stop sampling; then wait up to this many seconds for the recorder's acknowledgements."""
         if not self.ending:
-            self.ending = clip_text(reason)
+            self.ending = wire.clip_text(reason)
             self._ends_by = time.monotonic() + patience_s
 
     def _introduce_to_head(self) -> None:
@@ -305,7 +286,7 @@ class Server:
         if now >= self._job_ends:
             if self._sampler is not None:
                 self._sampler.energy_requested = True
-            self._end(JOB_ENDED, SIGNAL_S)
+            self._end(wire.JOB_ENDED, SIGNAL_S)
         if self.ending:
             return
         # A recorder that acknowledges nothing may be cut off, which isn't noticed for minutes.
@@ -369,10 +350,10 @@ class Server:
             return json.dumps({"error": str(error)})
         return "{}"
 
-    def _handle(self, connection: AgentConnection, message: Message) -> None:
-        if isinstance(message, Start) and not connection.delivery.started:
+    def _handle(self, connection: AgentConnection, message: wire.Message) -> None:
+        if isinstance(message, wire.Start) and not connection.delivery.started:
             if self._head is not None and self._head is not connection:
-                self._head.end(TAKEN_OVER)
+                self._head.end(wire.TAKEN_OVER)
             self._head = connection
             connection.delivery.start(message)
             self._configure(message.interval_ms, message.metrics)
@@ -380,24 +361,24 @@ class Server:
             if self._trace is not None:
                 self._trace.repeat_reports()
             if self._make_probe is None:
-                self._end(SENT_ALL, STOP_S)
+                self._end(wire.SENT_ALL, STOP_S)
         elif connection is not self._head:
             return
-        elif isinstance(message, Ack):
+        elif isinstance(message, wire.Ack):
             self._spool.acknowledge(message.life, message.seq)
-            if self.ending in (STOPPED, SENT_ALL):
+            if self.ending in (STOPPED, wire.SENT_ALL):
                 self._ends_by = time.monotonic() + STOP_S
-        elif isinstance(message, Configure):
+        elif isinstance(message, wire.Configure):
             self._configure(message.interval_ms, message.metrics)
-        elif isinstance(message, ReadEnergy):
+        elif isinstance(message, wire.ReadEnergy):
             if self._sampler is not None:
                 self._sampler.energy_requested = True
-        elif isinstance(message, JobEnds) and self._make_probe is not None:
+        elif isinstance(message, wire.JobEnds) and self._make_probe is not None:
             left_s = math.inf if message.at is None else (message.at - message.sent) / 1e9
             self._job_ends = time.monotonic() + left_s
-        elif isinstance(message, Stop):
+        elif isinstance(message, wire.Stop):
             self._end(STOPPED, STOP_S)
-        elif isinstance(message, Ask):
+        elif isinstance(message, wire.Ask):
             from gswarm_agent.asking.asked_step import MOST_AT_ONCE, AskedStep  # rarely needed
 
             if len(self._asked) < MOST_AT_ONCE:
@@ -405,9 +386,9 @@ class Server:
         else:
             self._handle_trace(connection, message)
 
-    def _handle_trace(self, connection: AgentConnection, message: Message) -> None:
+    def _handle_trace(self, connection: AgentConnection, message: wire.Message) -> None:
         trace = self._trace
-        if isinstance(message, RequestTrace):
+        if isinstance(message, wire.RequestTrace):
             if trace is not None and trace.request.token == message.token:
                 return  # repeated after a reconnect
             from gswarm_agent.kineto import TraceRun  # rarely needed
@@ -418,10 +399,10 @@ class Server:
             self._trace = TraceRun(message, self._selector, self._report_trace, self.job)
         elif trace is None:
             return
-        elif isinstance(message, FetchTrace) and message.token == trace.request.token:
+        elif isinstance(message, wire.FetchTrace) and message.token == trace.request.token:
             pid, offset = message.pid, message.offset
             connection.delivery.add_part(lambda: trace.part(pid, offset))
-        elif isinstance(message, EndTrace) and message.token == trace.request.token:
+        elif isinstance(message, wire.EndTrace) and message.token == trace.request.token:
             self._end_trace()
 
     def _report_trace(self, report: TraceReport) -> None:

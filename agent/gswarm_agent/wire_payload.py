@@ -9,24 +9,8 @@ from __future__ import annotations
 from dataclasses import fields
 from functools import partial
 
+from gswarm_agent import frame
 from gswarm_agent.block import MAX_SINGLE, Block, BlockLayout
-from gswarm_agent.frame import (
-    ERROR,
-    INFO,
-    MAX_GAUGE_MS,
-    PROCESS_FIELDS,
-    TABLES,
-    WARNING,
-    ClockExchange,
-    Frame,
-    GpuFacts,
-    GpuLink,
-    Hello,
-    HostFacts,
-    NamedRows,
-    Note,
-    Processes,
-)
 from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 
 TYPE_CHECKING = False
@@ -133,11 +117,17 @@ _FIELD_CHECKS: Dict[str, Callable[[Any, str], Any]] = {
     "Optional[str]": partial(optional, read_text),
     "Optional[int]": partial(optional, read_integer),
     "Optional[float]": partial(optional, read_number),
-    "ClockExchange": lambda value, what: read_fields(ClockExchange, value, what),
-    "Optional[ClockExchange]": partial(optional, lambda value, what: read_fields(ClockExchange, value, what)),
-    "HostFacts": lambda value, what: read_fields(HostFacts, value, what),
-    "Tuple[GpuFacts, ...]": partial(_tuple, lambda value, what: read_fields(GpuFacts, value, what), MAX_GPUS),
-    "Tuple[GpuLink, ...]": partial(_tuple, lambda value, what: read_fields(GpuLink, value, what), MAX_LINKS),
+    "ClockExchange": lambda value, what: read_fields(frame.ClockExchange, value, what),
+    "Optional[ClockExchange]": partial(
+        optional, lambda value, what: read_fields(frame.ClockExchange, value, what)
+    ),
+    "HostFacts": lambda value, what: read_fields(frame.HostFacts, value, what),
+    "Tuple[GpuFacts, ...]": partial(
+        _tuple, lambda value, what: read_fields(frame.GpuFacts, value, what), MAX_GPUS
+    ),
+    "Tuple[GpuLink, ...]": partial(
+        _tuple, lambda value, what: read_fields(frame.GpuLink, value, what), MAX_LINKS
+    ),
     "Mapping[str, str]": _capabilities,
     "Tuple[Tuple[str, int], ...]": _resume,
     "Tuple[str, ...]": partial(_tuple, read_text, MAX_GROUPS),
@@ -157,7 +147,7 @@ def read_fields(kind: Type[_T], value: Any, what: str) -> _T:
 class FrameReader:
     """Reads frames of the GPUs of a hello, whose numbers it checks. Raises WireError."""
 
-    def __init__(self, hello: Hello) -> None:
+    def __init__(self, hello: frame.Hello) -> None:
         read_integer(hello.interval_ms, "hello interval", MIN_INTERVAL_MS, MAX_INTERVAL_MS)
         for gpu in hello.gpus:
             read_integer(gpu.index, "hello gpu index", 0, MAX_GPU_INDEX)
@@ -165,46 +155,46 @@ class FrameReader:
             read_integer(link.gpu, "hello link", 0, len(hello.gpus) - 1)
         self._hello = hello
 
-    def read(self, body: List[Any]) -> Frame:
+    def read(self, body: List[Any]) -> frame.Frame:
         """Return the frame of a message's values."""
         hello = self._hello
         seq, ts_ns, late_ms, missed, gpus, host, processes, notes, gauge_ms, listings = body
         read_array(notes, "frame notes", MAX_NOTES)
-        return Frame(
+        return frame.Frame(
             read_integer(seq, "frame seq", 1),
             read_integer(ts_ns, "frame time"),
             read_number(late_ms, "frame lateness"),
             read_integer(missed, "frame missed"),
-            _block(gpus, TABLES.gpus, len(hello.gpus), "frame gpus"),
-            _block(host, TABLES.host, 1, "frame host"),
+            _block(gpus, frame.TABLES.gpus, len(hello.gpus), "frame gpus"),
+            _block(host, frame.TABLES.host, 1, "frame host"),
             None if processes is None else self._read_processes(processes),
             tuple([_note(note, hello) for note in notes]) if notes else (),
-            read_integer(gauge_ms, "frame gauges", 0, MAX_GAUGE_MS),
+            read_integer(gauge_ms, "frame gauges", 0, frame.MAX_GAUGE_MS),
             {kind: self._read_listing(kind, rows) for kind, rows in listings.items()}
             if _mapping(listings, "frame listings", MAX_LISTINGS)
             else {},
         )
 
-    def _read_listing(self, kind: Any, value: Any) -> NamedRows:
-        layout = TABLES.listings.get(kind)
+    def _read_listing(self, kind: Any, value: Any) -> frame.NamedRows:
+        layout = frame.TABLES.listings.get(kind)
         if layout is None:
             raise malformed("frame listing")
         names, numbers = read_array(value, "listing", 2, 2)
         checked = _tuple(read_text, MAX_LISTED, names, "listed name")
-        return NamedRows(checked, _block(numbers, layout, len(checked), "listed numbers"))
+        return frame.NamedRows(checked, _block(numbers, layout, len(checked), "listed numbers"))
 
-    def _read_processes(self, value: Any) -> Processes:
-        width = len(PROCESS_FIELDS)
+    def _read_processes(self, value: Any) -> frame.Processes:
+        width = len(frame.PROCESS_FIELDS)
         columns, numbers = read_array(value, "processes", 2, 2)
         gpus, *_ = read_array(columns, "processes", width, width)
         count = len(read_array(gpus, "process gpu", MAX_PROCESSES))
         checked = tuple(
             _COLUMN_CHECKS[kind](column, count, f"process {name}")
-            for (name, kind), column in zip(PROCESS_FIELDS.items(), columns)
+            for (name, kind), column in zip(frame.PROCESS_FIELDS.items(), columns)
         )
         if count and max(gpus) >= len(self._hello.gpus):
             raise malformed("process gpu")
-        return Processes(checked, _block(numbers, TABLES.processes, count, "process numbers"))
+        return frame.Processes(checked, _block(numbers, frame.TABLES.processes, count, "process numbers"))
 
 
 def _block(value: Any, layout: BlockLayout, count: int, what: str) -> Block:
@@ -245,9 +235,9 @@ _COLUMN_CHECKS: Dict[str, Callable[[Any, int, str], Tuple[Any, ...]]] = {
 }
 
 
-def _note(value: Any, hello: Hello) -> Note:
-    note = read_fields(Note, value, "note")
-    if note.severity not in (INFO, WARNING, ERROR):
+def _note(value: Any, hello: frame.Hello) -> frame.Note:
+    note = read_fields(frame.Note, value, "note")
+    if note.severity not in (frame.INFO, frame.WARNING, frame.ERROR):
         raise malformed("note severity")
     if note.gpu is not None:
         read_integer(note.gpu, "note gpu", 0, len(hello.gpus) - 1)

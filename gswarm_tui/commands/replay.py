@@ -8,13 +8,11 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.profiles import load_profiles
 from gswarm_tui.commands.recording_choice import (
-    SessionReference,
     choose_session,
     open_source,
     parse_words,
@@ -28,7 +26,6 @@ from gswarm_tui.run import build
 from gswarm_tui.run.all_runs import collect
 from gswarm_tui.run.plan import require_terminal
 from gswarm_tui.run.signals import call_at_signals
-from gswarm_tui.runs.listing import number_of
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.querying.file_source import FileSource
 
@@ -49,15 +46,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     )
     parser.add_argument("what", nargs="*", metavar="FILE SESSION", help="recording, and one of its sessions")
     arguments = parser.read(args)
-    wanted: SessionReference | None = parse_words(arguments.what, arguments.db)
-    status = 0
-    while wanted is not None:
-        status, wanted = _play(wanted, environ)
-    return status
-
-
-def _play(wanted: SessionReference, environ: Mapping[str, str]) -> tuple[int, SessionReference | None]:
-    """Play a session; return the exit status, and what the user chose to play next, None to quit."""
+    wanted = parse_words(arguments.what, arguments.db)
     settings = parse([], environ)
     theme = build.choose_theme(settings, environ)
     with closing(open_source(wanted.file, environ, for_people=True)) as source:
@@ -97,9 +86,7 @@ def _play(wanted: SessionReference, environ: Mapping[str, str]) -> tuple[int, Se
                 source.close()  # or the loop would wait for the queries that read ahead
 
         asyncio.run(play())
-    chosen = app.next_run
-    following = SessionReference(Path(chosen.path), number_of(chosen)) if chosen is not None else None
-    return app.return_code or 0, following
+    return app.return_code or 0
 
 
 def open_player(source: FileSource, session: str) -> tuple[Player, str, int]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from gswarm_tui.common.errors import UserError, nearest, quote
@@ -47,7 +46,10 @@ def matching(path: Path) -> list[Path]:
     """
     if not is_pattern(path):
         return [path]
-    found = [path] if holds_runs(path) else map(Path, _glob(path.parts))
+    # ``**`` follows no links, which may form loops; what only a star matches isn't hidden.
+    pattern = path.relative_to(path.anchor) / ("*" if path.name == "**" else "")
+    found = [path] if holds_runs(path) else Path(path.anchor).glob(str(pattern))
+    found = (one for one in found if not any(part[0] == "." for part in {*one.parts} - {*path.parts}))
     # The shortest path names a file best.
     once: dict[str, Path] = {}
     for one in sorted(found, key=lambda each: (len(each.parts), each.is_symlink(), each)):
@@ -58,18 +60,6 @@ def matching(path: Path) -> list[Path]:
     if not runs:
         raise UserError(f"no file matches {quote(str(path))}; name others.")
     return runs
-
-
-def _glob(parts: tuple[str, ...]) -> Iterator[str]:
-    """Yield the paths that match the parts of a pattern; ``**`` follows no links, which may form loops."""
-    if "**" not in parts:
-        yield from glob.glob(os.path.join(*parts))  # noqa: PTH118, PTH207 (Path.glob takes no absolute patterns)
-        return
-    at = parts.index("**")
-    for top in glob.glob(os.path.join(*parts[:at])) if at else ["."]:  # noqa: PTH118, PTH207
-        for folder, below, _ in os.walk(top):
-            below[:] = [name for name in below if not name.startswith(".")]
-            yield from _glob((glob.escape(folder), *(parts[at + 1 :] or "*")))
 
 
 def working_folder() -> Path:

@@ -17,18 +17,8 @@ from typing import Any
 from gswarm_agent.attach import connect
 from gswarm_agent.folder import Folder
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.control import registry
+from gswarm_tui.control import messages, registry
 from gswarm_tui.control.intents import Intent, RecorderError, RefusedError
-from gswarm_tui.control.messages import (
-    LENGTH,
-    MAX_REPLY,
-    MAX_REQUEST,
-    VERSION,
-    MessageError,
-    decode,
-    encode,
-    message_length,
-)
 
 RELAY_MAGIC = b"\x00gswarm-view\n"
 """The stream of ``attach --relay`` begins with it; what a login shell printed before is noise."""
@@ -138,7 +128,7 @@ def running_heads(environ: Mapping[str, str]) -> list[Head]:
     """Return the running recorders, the newest first and those that hang last."""
     heads = []
     for folder in registry.running_folders(registry.parent_folders(environ)):
-        with contextlib.suppress(OSError, MessageError, KeyError, TypeError, ValueError):
+        with contextlib.suppress(OSError, messages.MessageError, KeyError, TypeError, ValueError):
             heads.append(_head(folder))
     return sorted(heads, key=lambda head: -head.status.get("started_at", 0.0))
 
@@ -149,7 +139,9 @@ def _head(folder: Folder) -> Head:
     try:
         with connect(folder) as connection:
             connection.settimeout(TIMEOUT_S)
-            connection.sendall(encode({"want": "status", "version": VERSION}, MAX_REQUEST))
+            connection.sendall(
+                messages.encode({"want": "status", "version": messages.VERSION}, messages.MAX_REQUEST)
+            )
             status = _receive(connection)
     except TimeoutError:
         note, hangs = registry.read_note(f"{socket.gethostname()}-{folder.name}.json"), True
@@ -177,7 +169,7 @@ def _receive(connection: socket.socket) -> dict[str, Any]:
             data += piece
         return bytes(data)
 
-    return decode(read(message_length(read(LENGTH.size), MAX_REPLY)))
+    return messages.decode(read(messages.message_length(read(messages.LENGTH.size), messages.MAX_REPLY)))
 
 
 class Connection:
@@ -190,11 +182,11 @@ class Connection:
         self._connection = head.connect()
         self._connection.settimeout(timeout_s)
 
-    def send(self, message: dict[str, Any], limit: int = MAX_REQUEST) -> None:
+    def send(self, message: dict[str, Any], limit: int = messages.MAX_REQUEST) -> None:
         """Send a request, whose reply ``receive`` returns. Raises RecorderError."""
         try:
-            self._connection.sendall(encode(message | {"version": VERSION}, limit))
-        except MessageError as error:
+            self._connection.sendall(messages.encode(message | {"version": messages.VERSION}, limit))
+        except messages.MessageError as error:
             raise RecorderError(f"the request is too long: {error}") from None
         except OSError:
             raise RecorderError(self._head.describe_end()) from None
@@ -205,7 +197,7 @@ class Connection:
             return _receive(self._connection)
         except TimeoutError:
             raise RecorderError(self._head.describe_hang()) from None
-        except (OSError, MessageError):
+        except (OSError, messages.MessageError):
             if self._cancelled:
                 return {"error": CANCELLED, "kind": "query"}
             raise RecorderError(self._head.describe_end()) from None

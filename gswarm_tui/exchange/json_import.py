@@ -27,16 +27,7 @@ from gswarm_tui.exchange.json_export import MADE_BY
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
 from gswarm_tui.exchange.time_windows import utc_micros
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.sql.schema import (
-    GPU_SAMPLES,
-    GPUS,
-    HOST_SAMPLES,
-    NODES,
-    RECORDINGS,
-    SCHEMA_VERSION,
-    SESSIONS,
-    TableSchema,
-)
+from gswarm_tui.store.sql import schema
 from gswarm_tui.store.transfer.importing import Importing, mark
 
 INTERVAL_MS = 1000
@@ -76,7 +67,7 @@ class ImportCounts:
 class _Rows:
     """Rows to be added to a table, as pieces of columns."""
 
-    table: TableSchema
+    table: schema.TableSchema
     pieces: dict[str, list[Any]] = field(default_factory=dict)
     count: int = 0
 
@@ -105,7 +96,7 @@ class JsonImport:
         self._name = path.stem
         self._nodes: dict[str, int] = {}
         self._gpus: dict[str, dict[str, Any]] = {}
-        self._gpu_rows, self._host_rows = _Rows(GPU_SAMPLES), _Rows(HOST_SAMPLES)
+        self._gpu_rows, self._host_rows = _Rows(schema.GPU_SAMPLES), _Rows(schema.HOST_SAMPLES)
         self._frames = self._samples = 0
         self._began_us, self._ended_us = 0, 0
         self._lacks_size = False
@@ -202,20 +193,20 @@ class JsonImport:
             digest = f"json-{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}"
         recording_id = self._target.next_free("recording_id")
         self._add(
-            RECORDINGS,
+            schema.RECORDINGS,
             recording_id=recording_id,
             interval_ms=INTERVAL_MS,
-            schema_version=SCHEMA_VERSION,
+            schema_version=schema.SCHEMA_VERSION,
             options=mark(self._path.name, digest),
             command="gswarm-profiler",
             **times,
         )
         for name, node_id in self._nodes.items():
-            self._add(NODES, recording_id=recording_id, node_id=node_id, node=name, hostname=name)
+            self._add(schema.NODES, recording_id=recording_id, node_id=node_id, node=name, hostname=name)
         for gpu in self._gpus.values():
-            self._add(GPUS, **gpu)
+            self._add(schema.GPUS, **gpu)
         self._add(
-            SESSIONS,
+            schema.SESSIONS,
             session_id=self._target.next_free("session_id"),
             recording_id=recording_id,
             name=_text(self._name),
@@ -224,7 +215,7 @@ class JsonImport:
         )
         self._target.refuse_repeated(self._path)
 
-    def _add(self, table: TableSchema, **row: Any) -> None:
+    def _add(self, table: schema.TableSchema, **row: Any) -> None:
         self._target.add(table, {name: [value] for name, value in row.items()})
 
 

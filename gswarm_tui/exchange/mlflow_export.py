@@ -72,4 +72,4 @@ def write_mlflow(
 
 def _plain(name: str) -> str:
     """Return the name of a metric as MLflow takes it, which may be a mark such as acc@1: a plain path."""
-    return normpath(re.sub(r"[^\w./ :-]", "_", name)[:250])
+    return normpath(re.sub(r"[^\w./ :-]|\.\.", "_", name)[:250])

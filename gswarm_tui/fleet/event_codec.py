@@ -14,20 +14,11 @@ from typing import Any, get_args
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.wire import MAGIC, Decoder, encode
 from gswarm_agent.wire_payload import WireError
-from gswarm_tui.fleet.events import (
-    Event,
-    FindingChanged,
-    FleetExamined,
-    FrameArrived,
-    LinkChanged,
-    MetricsChanged,
-    NodeIntroduced,
-    Phase,
-)
+from gswarm_tui.fleet import events
 from gswarm_tui.fleet.findings import Finding
 from gswarm_tui.fleet.plain_values import typed
 
-_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(events.Event)}
 """Kinds of events by the name of their class."""
 
 
@@ -35,17 +26,17 @@ class EventError(ValueError):
     """Raised for values that are no event."""
 
 
-def encode_event(event: Event) -> list[Any]:
+def encode_event(event: events.Event) -> list[Any]:
     """Return an event as plain values. Raises WireError for a hello or frame that didn't come from a wire."""
     fields = list(vars(event).values())
     match event:
-        case FrameArrived():
+        case events.FrameArrived():
             fields[4:] = encode(event.frame), event.offset_s
-        case NodeIntroduced():
+        case events.NodeIntroduced():
             fields[2] = encode(event.hello)
-        case LinkChanged():
+        case events.LinkChanged():
             fields[2] = event.phase.value
-        case FindingChanged():
+        case events.FindingChanged():
             fields[1] = event.finding.plain()
     return [type(event).__name__, *fields]
 
@@ -56,23 +47,23 @@ class EventReader:
     def __init__(self) -> None:
         self._decoders: dict[tuple[str, str], Decoder] = {}
 
-    def event(self, values: Sequence[Any]) -> Event:
+    def event(self, values: Sequence[Any]) -> events.Event:
         """Return the event of plain values. Raises EventError."""
         try:
             name, *fields = values
             kind = _KINDS[name]
-            if kind is FrameArrived:
+            if kind is events.FrameArrived:
                 fields[4] = self.frame(fields[0], fields[3], fields[4])
-            elif kind is NodeIntroduced:
+            elif kind is events.NodeIntroduced:
                 fields[2] = self.hello(fields[0], fields[2])
-            elif kind is LinkChanged:
-                fields[2] = Phase(fields[2])
-            elif kind is FindingChanged:
+            elif kind is events.LinkChanged:
+                fields[2] = events.Phase(fields[2])
+            elif kind is events.FindingChanged:
                 fields[1] = Finding.from_plain(fields[1])
-            elif kind is MetricsChanged:
+            elif kind is events.MetricsChanged:
                 fields[1] = tuple(fields[1])
-            event: Event = typed(kind, *fields)
-            if isinstance(event, FleetExamined):
+            event: events.Event = typed(kind, *fields)
+            if isinstance(event, events.FleetExamined):
                 _check_examined(event)
         except (ValueError, TypeError, LookupError, WireError) as error:
             raise EventError(f"invalid event: {error}") from None
@@ -95,7 +86,7 @@ class EventReader:
         return frame
 
 
-def _check_examined(event: FleetExamined) -> None:
+def _check_examined(event: events.FleetExamined) -> None:
     """Check what the containers have, which ``typed`` doesn't. Raises TypeError."""
     texts = [*event.ledger, *event.not_measured, *chain.from_iterable(event.not_measured.values())]
     numbers, causes = event.ledger.values(), event.causes.values()

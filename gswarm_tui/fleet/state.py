@@ -18,32 +18,9 @@ from gswarm_agent.frame import ERROR, INFO, NOTE_KINDS, STEP, WARNING, GpuFacts,
 from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COLUMNS, HOST, PROCESSES
 from gswarm_agent.wire import FRAMES_REMAIN, SENT_ALL
 from gswarm_tui.common.quantities import plural
+from gswarm_tui.fleet import events
 from gswarm_tui.fleet.allocation import SEE_OWN_GPUS, UNKNOWN_GPUS, are_unknown, own_gpus
 from gswarm_tui.fleet.energy import UNKNOWN, EnergyMeters, EnergyUsed, GpuEnergy, used_since
-from gswarm_tui.fleet.events import (
-    INTERVAL_CHANGED,
-    LINK_LOST,
-    UNREACHABLE,
-    Event,
-    EventLogged,
-    FindingChanged,
-    FleetExamined,
-    FrameArrived,
-    FramesLost,
-    GpuKey,
-    IntervalChanged,
-    LinkChanged,
-    LinkMeasured,
-    MetricsChanged,
-    NodeIntroduced,
-    Phase,
-    SessionChanged,
-    SessionStarted,
-    SessionStopped,
-    StopUndone,
-    agent_data_lost,
-    metrics_changed,
-)
 from gswarm_tui.fleet.findings import FAULT, WASTE, Finding
 from gswarm_tui.fleet.frame_values import ENERGY, POWER, FrameValues, frame_values, gpu_totals
 from gswarm_tui.fleet.history import Floats, empty_history
@@ -93,11 +70,11 @@ class Fleet:
         self.interval_ms = interval_ms
         self.metrics = metrics
         self.sessions = SessionBook()
-        self.event_log: deque[EventLogged] = deque(maxlen=EVENTS_KEPT)
+        self.event_log: deque[events.EventLogged] = deque(maxlen=EVENTS_KEPT)
         self.logged_count = 0
         self.energy_j = 0.0
         self.findings: dict[str, Finding] = {}
-        self.examined: FleetExamined | None = None
+        self.examined: events.FleetExamined | None = None
         self._derive_events = derive_events
         self.allocation = allocation or {}
         self._pending: list[_PendingFrame] = []
@@ -107,40 +84,47 @@ class Fleet:
         """Seconds between samples."""
         return self.interval_ms / 1000
 
-    def apply(self, event: Event) -> list[EventLogged]:
+    def apply(self, event: events.Event) -> list[events.EventLogged]:
         """Apply one event and return the events to log: on the events screen and in the database."""
         match event:
-            case FrameArrived():
+            case events.FrameArrived():
                 return self.apply_frames((event,))
-            case FramesLost():
+            case events.FramesLost():
                 logged = self._lost(event)
-            case NodeIntroduced():
+            case events.NodeIntroduced():
                 logged = self._introduced(event)
-            case LinkChanged():
+            case events.LinkChanged():
                 logged = self._link(event)
-            case LinkMeasured():
+            case events.LinkMeasured():
                 node = self.nodes[event.node]
                 node.offset_s, node.round_trip_s = event.offset_s, event.round_trip_s
                 logged = []
-            case IntervalChanged():
+            case events.IntervalChanged():
                 logged = self._change_interval(event)
-            case MetricsChanged():
+            case events.MetricsChanged():
                 logged = self._change_metrics(event)
-            case SessionStarted() | SessionChanged() | SessionStopped() | StopUndone():
+            case (
+                events.SessionStarted()
+                | events.SessionChanged()
+                | events.SessionStopped()
+                | events.StopUndone()
+            ):
                 logged = self._session(event)
-            case EventLogged():
+            case events.EventLogged():
                 logged = [event]
-            case FindingChanged():
+            case events.FindingChanged():
                 logged = self._change_finding(event)
-            case FleetExamined():
+            case events.FleetExamined():
                 self.examined, logged = event, []
         return self._log(logged if self._derive_events else [one for one in logged if one is event])
 
-    def apply_frames(self, frames: Sequence[FrameArrived]) -> list[EventLogged]:
+    def apply_frames(self, frames: Sequence[events.FrameArrived]) -> list[events.EventLogged]:
         """Apply frames as ``apply`` does, many at once for speed."""
         return self.measure_frames(frames)[1]
 
-    def measure_frames(self, frames: Sequence[FrameArrived]) -> tuple[list[FrameArrived], list[EventLogged]]:
+    def measure_frames(
+        self, frames: Sequence[events.FrameArrived]
+    ) -> tuple[list[events.FrameArrived], list[events.EventLogged]]:
         """Apply frames; return them with the energy that their GPUs used, and the events to log."""
         measured, logged = [], []
         for event, samples in zip(frames, frame_values([event.frame for event in frames]), strict=True):
@@ -188,28 +172,30 @@ class Fleet:
                         parts = one.used.within(one.ts, session.started_at, session.until, power)
                         session.energy_j += float(one.node.own(parts).sum()) / 1000
 
-    def tick(self, now: float) -> list[EventLogged]:
+    def tick(self, now: float) -> list[events.EventLogged]:
         """Return events for the nodes that became stale or unhealthy."""
         logged = []
         for node in self.nodes.values():
             age = node.age(now)
-            if age is None or age <= node.stale_after_s or node.phase is Phase.ENDED:
+            if age is None or age <= node.stale_after_s or node.phase is events.Phase.ENDED:
                 continue
             if age > node.unhealthy_after_s and not node.unhealthy_logged:
                 node.unhealthy_logged = True
                 words = f"no data for {age:.0f} s" + (f": {node.reason}" if node.reason else "")
                 logged.append(
-                    EventLogged(now, "unhealthy", ERROR, words, node.name, detail=node.remedy or None)
+                    events.EventLogged(now, "unhealthy", ERROR, words, node.name, detail=node.remedy or None)
                 )
-            elif node.phase is Phase.LIVE and not node.stale_logged:
+            elif node.phase is events.Phase.LIVE and not node.stale_logged:
                 node.stale_logged = True
-                logged.append(EventLogged(now, "stale", WARNING, f"no data for {age:.1f} s", node.name))
+                logged.append(
+                    events.EventLogged(now, "stale", WARNING, f"no data for {age:.1f} s", node.name)
+                )
             else:
                 continue
             node.version += 1
         return self._log(logged)
 
-    def _log(self, logged: list[EventLogged]) -> list[EventLogged]:
+    def _log(self, logged: list[events.EventLogged]) -> list[events.EventLogged]:
         kept = [event for event in logged if event.kind != STEP]
         self.event_log.extend(kept)
         self.logged_count += len(kept)
@@ -227,7 +213,7 @@ class Fleet:
             if name in self.nodes:
                 self.nodes[name].lives.note(life, seq, ts_ns)
 
-    def restore_energy(self, energy_j: float, gpus: Mapping[GpuKey, GpuEnergy]) -> None:
+    def restore_energy(self, energy_j: float, gpus: Mapping[events.GpuKey, GpuEnergy]) -> None:
         """Restore the energy of a resumed recording, in all and of each GPU."""
         self.energy_j = energy_j
         for key, gpu in gpus.items():
@@ -242,31 +228,33 @@ class Fleet:
         if name in self.nodes:
             self.nodes[name].interrupted_run = life, last_at
 
-    def _link(self, event: LinkChanged) -> list[EventLogged]:
+    def _link(self, event: events.LinkChanged) -> list[events.EventLogged]:
         node = self.nodes[event.node]
         before = node.phase
         node.phase, node.since = event.phase, event.at
         node.retry_at = event.retry_at
-        if event.phase is not Phase.CONNECTING:  # keep the reason while it reconnects
+        if event.phase is not events.Phase.CONNECTING:  # keep the reason while it reconnects
             node.reason, node.remedy = event.reason, event.remedy
         node.version += 1
-        if event.phase is Phase.LOST:
+        if event.phase is events.Phase.LOST:
             if event.reason == node.lost_reason_logged:
                 return []
             node.lost_reason_logged = event.reason
             requested = event.reason.startswith(SENT_ALL) and not event.reason.endswith(FRAMES_REMAIN)
             severity = INFO if requested else ERROR
-            kind = UNREACHABLE if node.hello is None else LINK_LOST
-            return [EventLogged(event.at, kind, severity, event.reason, event.node, detail=event.remedy)]
-        if event.phase is Phase.LIVE and before is not Phase.LIVE:
+            kind = events.UNREACHABLE if node.hello is None else events.LINK_LOST
+            return [
+                events.EventLogged(event.at, kind, severity, event.reason, event.node, detail=event.remedy)
+            ]
+        if event.phase is events.Phase.LIVE and before is not events.Phase.LIVE:
             node.lost_reason_logged = ""
             words = "connected again" if node.was_live else "connected"
             node.reconnects += node.was_live
             node.was_live = True
-            return [EventLogged(event.at, "link_live", INFO, words, event.node)]
+            return [events.EventLogged(event.at, "link_live", INFO, words, event.node)]
         return []
 
-    def _introduced(self, event: NodeIntroduced) -> list[EventLogged]:
+    def _introduced(self, event: events.NodeIntroduced) -> list[events.EventLogged]:
         node, hello = self.nodes[event.node], event.hello
         known = node.hello
         lost = self._check_interrupted_run(node, hello.life, current=not event.former)
@@ -281,17 +269,19 @@ class Fleet:
         new = known is None or not _same_gpus(known, hello)
         if new and are_unknown(hello.gpus, self.allocation.get(event.node)):
             warning = WARNING, UNKNOWN_GPUS, event.node
-            lost.append(EventLogged(event.at, "allocation", *warning, detail=SEE_OWN_GPUS))
+            lost.append(events.EventLogged(event.at, "allocation", *warning, detail=SEE_OWN_GPUS))
         if known is not None and known.host.boot_id != hello.host.boot_id:
-            lost.append(EventLogged(event.at, "reboot", WARNING, "the node rebooted", event.node))
+            lost.append(events.EventLogged(event.at, "reboot", WARNING, "the node rebooted", event.node))
         return lost
 
-    def _check_interrupted_run(self, node: NodeState, life: str, *, current: bool) -> list[EventLogged]:
+    def _check_interrupted_run(
+        self, node: NodeState, life: str, *, current: bool
+    ) -> list[events.EventLogged]:
         """Return an event if the interrupted agent run is lost: agents announce former runs first."""
         if node.interrupted_run is None or (life != node.interrupted_run[0] and not current):
             return []
         (left, last_at), node.interrupted_run = node.interrupted_run, None
-        return [] if life == left else [agent_data_lost(node.name, last_at, last_at)]
+        return [] if life == left else [events.agent_data_lost(node.name, last_at, last_at)]
 
     def _adopt(self, node: NodeState, hello: Hello) -> None:
         """Set up the node as its hello describes it; other GPUs begin with an empty history."""
@@ -318,8 +308,8 @@ class Fleet:
             node.set_history(*empty_history(len(self.nodes), count))
 
     def _frame(
-        self, event: FrameArrived, samples: FrameValues
-    ) -> tuple[EnergyUsed | None, list[EventLogged]]:
+        self, event: events.FrameArrived, samples: FrameValues
+    ) -> tuple[EnergyUsed | None, list[events.EventLogged]]:
         """Apply one frame; return the energy that its GPUs used, and the events to log."""
         node, frame = self.nodes[event.node], event.frame
         hello = node.hello
@@ -347,7 +337,9 @@ class Fleet:
             logged += self._newest(node, event, samples)
         return used, logged
 
-    def _newest(self, node: NodeState, event: FrameArrived, samples: FrameValues) -> list[EventLogged]:
+    def _newest(
+        self, node: NodeState, event: events.FrameArrived, samples: FrameValues
+    ) -> list[events.EventLogged]:
         """Apply a frame that is the newest: the node shows it from now on."""
         frame = event.frame
         node.gpus, node.host = samples.gpus, samples.host
@@ -362,7 +354,7 @@ class Fleet:
         return self._fresh(node, event) if event.at - event.ts < UNHEALTHY_S else []
 
     def _take_in(
-        self, node: NodeState, event: FrameArrived, samples: FrameValues, place: FramePosition
+        self, node: NodeState, event: events.FrameArrived, samples: FrameValues, place: FramePosition
     ) -> EnergyUsed:
         """Return the energy of a frame, and replace its counters by the energy used so far."""
         counters = samples.gpus[:, ENERGY].copy()
@@ -378,28 +370,28 @@ class Fleet:
         self._pending.append(_PendingFrame(node, event.ts, samples, place.interval_s, used))
         return used
 
-    def _fresh(self, node: NodeState, event: FrameArrived) -> list[EventLogged]:
+    def _fresh(self, node: NodeState, event: events.FrameArrived) -> list[events.EventLogged]:
         """Apply a frame that is fresh: the node is healthy, and its lateness is current."""
         logged, frame = [], event.frame
         node.last_arrival = max(node.last_arrival or event.at, event.at)  # later while silence is excused
         if node.stale_logged or node.unhealthy_logged:
             node.stale_logged = node.unhealthy_logged = False
-            logged.append(EventLogged(event.at, "fresh", INFO, "data arrives again", node.name))
+            logged.append(events.EventLogged(event.at, "fresh", INFO, "data arrives again", node.name))
         node.late_ms = frame.late_ms
         node.missed_ticks += frame.missed
         if frame.missed and event.ts - node.late_logged_at > LATE_QUIET_S:
             node.late_logged_at = event.ts
             message = f"sampling was {frame.late_ms:.0f} ms late and missed {plural(frame.missed, 'tick')}"
-            logged.append(EventLogged(event.ts, "late", WARNING, message, node.name))
+            logged.append(events.EventLogged(event.ts, "late", WARNING, message, node.name))
         return logged
 
-    def _lost(self, event: FramesLost) -> list[EventLogged]:
+    def _lost(self, event: events.FramesLost) -> list[events.EventLogged]:
         """Count the frames that the agent reports as lost and that never arrived."""
         node = self.nodes[event.node]
         self._check_interrupted_run(node, event.life, current=False)
         return _gap(node, event.ts, node.lives.count_lost(event.life, event.seq), event.reason)
 
-    def _change_interval(self, event: IntervalChanged) -> list[EventLogged]:
+    def _change_interval(self, event: events.IntervalChanged) -> list[events.EventLogged]:
         old, self.interval_ms = self.interval_ms, event.interval_ms
         for node in self.nodes.values():
             node.interval_ms = event.interval_ms
@@ -408,9 +400,9 @@ class Fleet:
             return []
         detail = json.dumps({"old_ms": old, "new_ms": event.interval_ms})
         message = f"sampling interval changed from {old / 1000:g} s to {event.interval_ms / 1000:g} s"
-        return [EventLogged(event.at, INTERVAL_CHANGED, INFO, message, detail=detail)]
+        return [events.EventLogged(event.at, events.INTERVAL_CHANGED, INFO, message, detail=detail)]
 
-    def _change_metrics(self, event: MetricsChanged) -> list[EventLogged]:
+    def _change_metrics(self, event: events.MetricsChanged) -> list[events.EventLogged]:
         old, self.metrics = self.metrics, event.groups
         for node in self.nodes.values():
             node.metrics = event.groups
@@ -419,18 +411,18 @@ class Fleet:
             if HOST not in event.groups:
                 node.listings = {}
             node.version += 1
-        return [] if old == event.groups else [metrics_changed(event.at, old, event.groups)]
+        return [] if old == event.groups else [events.metrics_changed(event.at, old, event.groups)]
 
     def _session(
-        self, event: SessionStarted | SessionChanged | SessionStopped | StopUndone
-    ) -> list[EventLogged]:
+        self, event: events.SessionStarted | events.SessionChanged | events.SessionStopped | events.StopUndone
+    ) -> list[events.EventLogged]:
         match event:
-            case SessionStarted():
+            case events.SessionStarted():
                 session = self.sessions.start(event)
                 if event.started_at < event.at:
                     self._count_back(session, session.started_at)
-                return [EventLogged(event.started_at, "session_started", INFO, session.name)]
-            case SessionStopped():
+                return [events.EventLogged(event.started_at, "session_started", INFO, session.name)]
+            case events.SessionStopped():
                 was_running = self.sessions.sessions[event.session_id].running
                 session = self.sessions.stop(event)
                 newest = max((node.last_ts or -math.inf for node in self.nodes.values()), default=-math.inf)
@@ -441,22 +433,22 @@ class Fleet:
                         self._count_back(session, session.until, -1)
                     else:
                         session.forget()
-                return [EventLogged(session.until, "session_stopped", INFO, session.name)]
-            case StopUndone():
+                return [events.EventLogged(session.until, "session_stopped", INFO, session.name)]
+            case events.StopUndone():
                 ended_at = self.sessions.sessions[event.session_id].ended_at
                 session = self.sessions.undo_stop(event)
                 if ended_at is None:
                     return []
                 self._count_back(session, ended_at)
-                return [EventLogged(event.at, "stop_undone", INFO, session.name)]
-            case SessionChanged():
+                return [events.EventLogged(event.at, "stop_undone", INFO, session.name)]
+            case events.SessionChanged():
                 before = self.sessions.sessions[event.session_id].name
                 after = self.sessions.change(event).name
                 if after == before:
                     return []
-                return [EventLogged(event.at, "session_renamed", INFO, f"{before} is now {after}")]
+                return [events.EventLogged(event.at, "session_renamed", INFO, f"{before} is now {after}")]
 
-    def _change_finding(self, event: FindingChanged) -> list[EventLogged]:
+    def _change_finding(self, event: events.FindingChanged) -> list[events.EventLogged]:
         finding = event.finding
         before = self.findings.get(finding.finding_id)
         self.findings[finding.finding_id] = finding
@@ -471,7 +463,7 @@ class Fleet:
             severity = {FAULT: ERROR, WASTE: WARNING}.get(finding.severity, INFO)
         else:
             return []
-        return [EventLogged(at, kind, severity, message[:MAX_MESSAGE], finding.node, finding.gpu)]
+        return [events.EventLogged(at, kind, severity, message[:MAX_MESSAGE], finding.node, finding.gpu)]
 
     def _count_back(self, session: Session, since: float, sign: int = 1) -> None:
         """Add the history since a time to a session that was backdated or runs on; the sign -1 removes it."""
@@ -488,17 +480,17 @@ class Fleet:
             session.energy_j += sign * used_since(power, own[ENERGY], since)
 
 
-def _gap(node: NodeState, ts: float, missing: int, reason: str = "") -> list[EventLogged]:
+def _gap(node: NodeState, ts: float, missing: int, reason: str = "") -> list[events.EventLogged]:
     if not missing:
         return []
     node.lost_frames += missing
     node.version += 1
     words = "1 frame is missing" if missing == 1 else f"{missing:,} frames are missing"
     message = f"{words}: {reason}" if reason else words
-    return [EventLogged(ts, "gap", WARNING, message[:MAX_MESSAGE], node.name)]
+    return [events.EventLogged(ts, "gap", WARNING, message[:MAX_MESSAGE], node.name)]
 
 
-def _keys(node: str, gpus: Sequence[GpuFacts]) -> list[GpuKey]:
+def _keys(node: str, gpus: Sequence[GpuFacts]) -> list[events.GpuKey]:
     return [(node, gpu.index, gpu.uuid) for gpu in gpus]
 
 
@@ -506,8 +498,10 @@ def _same_gpus(one: Hello, other: Hello) -> bool:
     return one is other or [g.uuid for g in one.gpus] == [g.uuid for g in other.gpus]
 
 
-def _from_note(event: FrameArrived, hello: Hello, note: Note) -> EventLogged:
+def _from_note(event: events.FrameArrived, hello: Hello, note: Note) -> events.EventLogged:
     gpu = None if note.gpu is None else hello.gpus[note.gpu].index
     at = event.ts if note.ts_ns is None else min(note.ts_ns / 1e9 - event.offset_s, event.at)
     kind = note.kind if note.kind in NOTE_KINDS else "notice"
-    return EventLogged(at, kind, note.severity, note.message[:MAX_MESSAGE], event.node, gpu, note.detail)
+    return events.EventLogged(
+        at, kind, note.severity, note.message[:MAX_MESSAGE], event.node, gpu, note.detail
+    )

@@ -14,16 +14,7 @@ from gswarm_agent import wire
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.metrics import DEFAULT_GROUPS
 from gswarm_agent.wire_payload import MAX_LIVES, TRACE_PART, WireError
-from gswarm_tui.fleet.events import (
-    Event,
-    FrameArrived,
-    FramesLost,
-    LinkChanged,
-    LinkMeasured,
-    NodeIntroduced,
-    Phase,
-    weight,
-)
+from gswarm_tui.fleet import events
 from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, clean
 from gswarm_tui.launch.inbox import MIN_CHUNK_BYTES
 from gswarm_tui.link.clock import NodeClock, TimedSample
@@ -107,7 +98,7 @@ class Link:
         node: str,
         launcher: Launcher,
         interval_ms: int,
-        publish: Callable[[Event], None],
+        publish: Callable[[events.Event], None],
         *,
         metrics: tuple[str, ...] = DEFAULT_GROUPS,
         of_nodes: int = 1,
@@ -246,11 +237,11 @@ class Link:
             self._running = False
             self._ended.set()
         if self._stopping.is_set():
-            self._publish_phase(Phase.ENDED)
+            self._publish_phase(events.Phase.ENDED)
 
     async def _keep_connected(self) -> None:
         while not self._stopping.is_set():
-            self._publish_phase(Phase.CONNECTING)
+            self._publish_phase(events.Phase.CONNECTING)
             try:
                 await self._connect_once()
                 return
@@ -259,16 +250,18 @@ class Link:
             if self._stopping.is_set():
                 return
             if failed.retry is Retry.NEVER:
-                self._publish_phase(Phase.LOST, failed.reason, failed.remedy)
+                self._publish_phase(events.Phase.LOST, failed.reason, failed.remedy)
                 return
             if self._job_is_over() and not self.may_hold_frames():
-                self._publish_phase(Phase.LOST, failed.reason, failed.remedy)
+                self._publish_phase(events.Phase.LOST, failed.reason, failed.remedy)
                 while self._job_is_over():  # until it ends later than was said
                     self._job_changed.clear()
                     await self._job_changed.wait()
                 continue
             delay_s = self._backoff.next(failed.retry)
-            self._publish_phase(Phase.LOST, failed.reason, failed.remedy, self._clocks.wall() + delay_s)
+            self._publish_phase(
+                events.Phase.LOST, failed.reason, failed.remedy, self._clocks.wall() + delay_s
+            )
             await self._clocks.sleep(delay_s)
 
     def _job_is_over(self) -> bool:
@@ -390,28 +383,30 @@ class Link:
                 for note in message.notes:
                     if note.ts_ns is not None:
                         check_times(note.ts_ns / 1e9, note.ts_ns / 1e9 - offset_s)
-                arrived = FrameArrived(self.node, at, min(ts, at + MAX_AHEAD_S), life, message, offset_s)
-                self._backlog.add(life, message.seq, weight(arrived))
+                arrived = events.FrameArrived(
+                    self.node, at, min(ts, at + MAX_AHEAD_S), life, message, offset_s
+                )
+                self._backlog.add(life, message.seq, events.weight(arrived))
                 self._publish(arrived)
         elif isinstance(message, Hello):
             self._announce(message.life)
             self._hello = message
             # After the present life's first hello, no former life follows.
             former = message.clock is None and not self._is_live
-            self._publish(NodeIntroduced(self.node, at, message, former))
+            self._publish(events.NodeIntroduced(self.node, at, message, former))
             if not former and not self._is_live:
                 self._is_live, self._ended_cleanly = True, False
                 self._live_at = self._clocks.monotonic()
                 if message.clock is not None:
                     measurement = self._clock.start_life(message.life, message.clock, at)
-                    self._publish(LinkMeasured(self.node, at, *measurement))
-                self._publish_phase(Phase.LIVE)
+                    self._publish(events.LinkMeasured(self.node, at, *measurement))
+                self._publish_phase(events.Phase.LIVE)
         elif isinstance(message, wire.Lost):
             self._announce(message.life)
             self._received[message.life] = max(message.seq, self._received.get(message.life, 0))
             ts = message.ts_ns / 1e9 - self._clock.offset_of(message.life)
             check_times(message.ts_ns / 1e9, ts)
-            lost = FramesLost(self.node, at, min(ts, at), message.life, message.seq, message.reason)
+            lost = events.FramesLost(self.node, at, min(ts, at), message.life, message.seq, message.reason)
             self._publish(lost)
         elif isinstance(message, TraceMessage):
             if self._requested is not None:
@@ -421,7 +416,7 @@ class Link:
         elif isinstance(message, wire.Pong) and self._unanswered_pings:
             self._unanswered_pings -= 1
             if (measured := self._clock.add(message.clock, at)) is not None:
-                self._publish(LinkMeasured(self.node, at, *measured))
+                self._publish(events.LinkMeasured(self.node, at, *measured))
 
     def _announce(self, life: str) -> None:
         """Note an agent run of this connection. Raises WireError for too many."""
@@ -434,9 +429,9 @@ class Link:
             self._channel.write(wire.encode(message))
 
     def _publish_phase(
-        self, phase: Phase, reason: str = "", remedy: str = "", retry_at: float | None = None
+        self, phase: events.Phase, reason: str = "", remedy: str = "", retry_at: float | None = None
     ) -> None:
-        self._publish(LinkChanged(self.node, self._clocks.wall(), phase, reason, remedy, retry_at))
+        self._publish(events.LinkChanged(self.node, self._clocks.wall(), phase, reason, remedy, retry_at))
 
     def _wall_ns(self) -> int:
         return round(self._clocks.wall() * 1e9)

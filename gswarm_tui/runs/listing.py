@@ -70,7 +70,7 @@ def opening_command(line: RunLine) -> str:
     db = f"--db={shlex.quote(line.path)}"
     if line.state == RUNNING:
         return f"gswarm-tui attach {db}"
-    return f"gswarm-tui replay {db} {shlex.quote(number_of(line))}"
+    return f"gswarm-tui replay {db} 'recording {line.recording_id}'"
 
 
 def run_facts(line: RunLine) -> list[tuple[str, str]]:
@@ -84,11 +84,6 @@ def run_facts(line: RunLine) -> list[tuple[str, str]]:
         ("findings", first_of(found, _FINDINGS_NAMED) or "none"),
         ("open with", opening_command(line)),
     ]
-
-
-def number_of(line: RunLine) -> str:
-    """Return the name of a whole recording in its file, as commands take it."""
-    return f"recording {line.recording_id}"
 
 
 _COLUMNS: dict[str, tuple[str, Callable[[RunLine], Any]]] = {

@@ -13,16 +13,7 @@ from fastapi.responses import StreamingResponse
 
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME, known_groups
 from gswarm_tui.common.errors import nearest, quote
-from gswarm_tui.control.intents import (
-    ChangeInterval,
-    ChangeMetrics,
-    ChangeSession,
-    Intent,
-    IntentError,
-    SetMark,
-    StartSession,
-    StopSession,
-)
+from gswarm_tui.control import intents
 from gswarm_tui.control.recorder import Recorder
 from gswarm_tui.control.status import head_status, node_rows, session_rows
 from gswarm_tui.fleet.events import EVENT_KINDS, EventLogged, FleetExamined, json_object
@@ -168,13 +159,13 @@ class _ApiCalls:
 
     async def start_session(self, session: models.NewSession) -> Response:
         """Start a session, now or in the past."""
-        row = await self._change(lambda: StartSession(session.name, session.started_at, session.note))
+        row = await self._change(lambda: intents.StartSession(session.name, session.started_at, session.note))
         return json_answer(with_times(row), 201)
 
     async def stop_session(self, session: SessionId, end: models.SessionEnd | None = None) -> Response:
         """Stop a session, now or in the past."""
         ended_at = None if end is None else end.ended_at
-        stopped = await self._change(lambda: StopSession(session, ended_at, wait=True))
+        stopped = await self._change(lambda: intents.StopSession(session, ended_at, wait=True))
         return json_answer(with_times(stopped["stopped"][0]))
 
     async def refuse_change(self) -> None:
@@ -183,12 +174,12 @@ class _ApiCalls:
 
     async def change_session(self, session: SessionId, change: models.SessionChange) -> Response:
         """Rename a session or change its note."""
-        row = await self._change(lambda: ChangeSession(session, change.name, change.note))
+        row = await self._change(lambda: intents.ChangeSession(session, change.name, change.note))
         return json_answer(with_times(row))
 
     async def set_mark(self, mark: models.NewMark) -> Response:
         """Set a mark, now or in the past."""
-        row = await self._change(lambda: SetMark(mark.name, mark.values, mark.at))
+        row = await self._change(lambda: intents.SetMark(mark.name, mark.values, mark.at))
         return json_answer({"name": row["name"], "at": utc(row["at"])}, 201)
 
     async def interval(self) -> models.SamplingInterval:
@@ -197,7 +188,7 @@ class _ApiCalls:
 
     async def set_interval(self, interval: models.SamplingInterval) -> models.SamplingInterval:
         """Change the time between samples on all nodes."""
-        row = await self._change(lambda: ChangeInterval(interval.interval_ms))
+        row = await self._change(lambda: intents.ChangeInterval(interval.interval_ms))
         return models.SamplingInterval(interval_ms=row["interval_ms"])
 
     async def metrics(self) -> models.MetricGroups:
@@ -206,14 +197,14 @@ class _ApiCalls:
 
     async def set_metrics(self, metrics: models.MetricGroups) -> models.MetricGroups:
         """Measure only these groups of metrics, and core, on all nodes."""
-        row = await self._change(lambda: ChangeMetrics(known_groups(metrics.groups)))
+        row = await self._change(lambda: intents.ChangeMetrics(known_groups(metrics.groups)))
         return models.MetricGroups(groups=row["groups"])
 
-    async def _change(self, intent: Callable[[], Intent]) -> dict[str, Any]:
+    async def _change(self, intent: Callable[[], intents.Intent]) -> dict[str, Any]:
         """Send an intent to the recorder; one with invalid values is answered with status 400."""
         try:
             made = intent()
-        except IntentError as error:
+        except intents.IntentError as error:
             raise HTTPException(BAD_REQUEST, sentence(str(error))) from None
         return await self._requests.carry_out(made)
 

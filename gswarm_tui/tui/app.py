@@ -102,13 +102,12 @@ class GswarmApp(Viewer):
         """Return the time that is shown."""
         return self.live.now() if self.player is None else self.player.now()
 
-    def play_run(self, run: RunLine) -> bool:
-        """Say so if this run is the one on the screen."""
+    def shows_run(self, run: RunLine) -> bool:
+        """Return whether a run is the recording on the screen."""
         recorder = self.live.recorder
-        if recorder is None or run.state != RUNNING or run.path != str(Path(recorder.path).absolute()):
-            return False
-        self.show_notice("this is the recording on the screen; f shows its fleet")
-        return True
+        return (
+            recorder is not None and run.state == RUNNING and run.path == str(Path(recorder.path).absolute())
+        )
 
     def recording_state(self) -> list[Span]:
         """Return the recorder's state, and how far back the player is."""

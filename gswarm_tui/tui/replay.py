@@ -14,7 +14,6 @@ from gswarm_tui.fleet.session_texts import check_name
 from gswarm_tui.fleet.sessions import suggest_name
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.player import Player
-from gswarm_tui.runs.line import RUNNING, RunLine
 from gswarm_tui.tui.actions import REPLAY
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
@@ -45,7 +44,6 @@ class ReplayApp(Viewer):
         self._file = clean(file)
         self._add_session = add_session
         self._change, self._dismiss = change, dismiss
-        self.next_run: RunLine | None = None
 
     @property
     def fleet(self) -> Fleet:
@@ -100,14 +98,6 @@ class ReplayApp(Viewer):
                 self.run_worker(self._save_session(answer[0].strip() or suggested, first, last))
 
         ask(self, FormDialog("name this interval as a session", fields), save)
-
-    def play_run(self, run: RunLine) -> bool:
-        """Leave, so that the command plays this run next, if it is in a file and isn't running."""
-        if run.state == RUNNING or not run.path.endswith(".duckdb"):
-            return False
-        self.next_run = run
-        self.exit("next run")
-        return True
 
     async def _save_session(self, name: str, started_at: float, ended_at: float) -> None:
         """Write the session into the file and show it."""

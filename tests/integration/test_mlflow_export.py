@@ -54,7 +54,7 @@ def test_a_session_is_a_run(
     assert run.data.params["nodes"] == "['gpu03', 'gpu+04']"
     assert "gswarm-tui" in run.data.tags
     assert run.data.metrics["summary/util_mean_pct"] == pytest.approx(51)
-    marked = [run.data.metrics[f"summary/marks/{name}"] for name in ("acc_1", "b", "π", "energy_j")]
+    marked = [run.data.metrics[f"summary/marks/{name}"] for name in ("acc_1", "a/_/b", "π", "energy_j")]
     assert marked == [0.5, 1.5, 3.5, 4.5]
     history = client.get_metric_history(run.info.run_id, "gpu03/0.util_pct")
     assert [(one.step, one.value, one.timestamp) for one in history] == [

@@ -22,7 +22,6 @@ from tests.recorded import recorded
 from tests.tui.conftest import line_with, screen_text, shows
 from tests.tui.deck import Deck
 from tests.tui.scene import BEGINNING, Scene
-from tests.tui.test_runs import RUNS
 
 
 def run_of_a_job(made: Scene) -> None:
@@ -292,16 +291,3 @@ async def test_unreadable_recording_is_reported(deck: Deck) -> None:
                 await pilot.pause(0.01)
         await pilot.pause()
         assert "its disk is gone" in screen_text(deck.app)
-
-
-async def test_a_run_from_the_list_is_played_next(deck: Deck) -> None:
-    deck.app._options["runs"] = lambda _: (RUNS, [])
-    async with deck.app.run_test(size=(120, 24), notifications=True) as pilot:
-        await deck.settle(pilot)
-        await pilot.press("R")
-        await shows(deck.app, pilot, "3 runs")
-        await pilot.press("enter")
-        await shows(deck.app, pilot, "in another terminal: gswarm-tui attach")
-        await pilot.press("down", "enter")
-        await pilot.pause()
-    assert deck.app.next_run == RUNS[1]

@@ -12,17 +12,7 @@ from os.path import exists
 
 from gswarm_agent.frame import WARNING, HostFacts, Note, Number, Row
 from gswarm_agent.metrics import PROC_COLUMNS
-from gswarm_agent.probes.procfs import (
-    CpuTimes,
-    parse_diskstats,
-    parse_loadavg,
-    parse_meminfo,
-    parse_net_dev,
-    parse_pressure,
-    parse_stat,
-    read_file,
-    read_start,
-)
+from gswarm_agent.probes import procfs
 from gswarm_agent.probes.rates import SECOND_NS, Rate, SummedRates
 
 TYPE_CHECKING = False
@@ -65,11 +55,11 @@ class Cpu:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._before: Optional[CpuTimes] = None
+        self._before: Optional[procfs.CpuTimes] = None
 
     def read(self, now_ns: int) -> HostValues:
         """Return percentages, None at the first reading."""
-        then, now = self._before, parse_stat(read_file(self._path))
+        then, now = self._before, procfs.parse_stat(procfs.read_file(self._path))
         self._before = now
         if then is None:
             return (None,) * len(self.columns)
@@ -88,7 +78,7 @@ def _share(part: float, whole: int) -> Optional[float]:
     return min(100.0, max(0.0, 100 * part / whole)) if whole > 0 else None
 
 
-def _busiest(then: CpuTimes, now: CpuTimes) -> Optional[float]:
+def _busiest(then: procfs.CpuTimes, now: procfs.CpuTimes) -> Optional[float]:
     if len(then.cores_total) != len(now.cores_total):
         return None
     columns = now.cores_busy, then.cores_busy, now.cores_total, then.cores_total
@@ -119,7 +109,7 @@ class DeviceTraffic:
 
     def read(self, now_ns: int) -> HostValues:
         """Return MB/s, None at the first reading."""
-        counts = self._parse(read_file(self._path))
+        counts = self._parse(procfs.read_file(self._path))
         names = list(counts)
         if names != self._known:
             self._known, self._selected = names, self._select(names)
@@ -135,7 +125,7 @@ class JobCgroup:
 
     def __init__(self, proc: str, sys: str, pid: str) -> None:
         self._folder, self._is_v1 = "", False
-        for line in read_start(f"{proc}/{pid}/cgroup").decode("utf-8", "replace").splitlines():
+        for line in procfs.read_start(f"{proc}/{pid}/cgroup").decode("utf-8", "replace").splitlines():
             # As 4:memory:/slurm/uid_7/job_9/step_0 or 0::/system.slice/slurmstepd.scope/job_9/step_0/user.
             _, controllers, path = line.split(":", 2)
             job = re.match(r"/.*/job_\d+(?=/|$)", path)
@@ -149,7 +139,7 @@ class JobCgroup:
             raise MissingError("neither the agent nor your processes on the GPUs are in a Slurm job's cgroup")
         name = (self._is_v1 and name_v1) or name
         try:
-            return read_file(f"{self._folder}/{name}")
+            return procfs.read_file(f"{self._folder}/{name}")
         except FileNotFoundError:
             raise MissingError(f"the job has ended, or its cgroup has no {name}") from None
 
@@ -168,7 +158,7 @@ class JobCgroup:
         """Return the number of processes that the kernel killed; version 1 counts them for each step."""
         texts = [self.read_file("memory.events", "memory.oom_control")]
         for below in ("step_*", "step_*/task_*") if self._is_v1 else ():
-            texts += map(read_start, glob(f"{self._folder}/{below}/memory.oom_control"))
+            texts += map(procfs.read_start, glob(f"{self._folder}/{below}/memory.oom_control"))
         return (sum(int(kills) for text in texts for kills in re.findall(rb"oom_kill (\d+)", text)),)
 
 
@@ -176,10 +166,10 @@ def all_sources(proc: str, sys: str) -> List[HostSource]:
     """Return new sources for all columns; the slowest come last (some adapters take 1 ms a port)."""
 
     def load(_: int) -> HostValues:
-        return (parse_loadavg(read_file(f"{proc}/loadavg")),)
+        return (procfs.parse_loadavg(procfs.read_file(f"{proc}/loadavg")),)
 
     def memory(_: int) -> HostValues:
-        kib = parse_meminfo(read_file(f"{proc}/meminfo"))
+        kib = procfs.parse_meminfo(procfs.read_file(f"{proc}/meminfo"))
         pairs = ((b"MemTotal", b"MemAvailable"), (b"SwapTotal", b"SwapFree"))
         used = [max(0, kib[a] - kib[b]) >> 10 if a in kib and b in kib else None for a, b in pairs]
         if used == [None, None]:
@@ -203,21 +193,26 @@ def all_sources(proc: str, sys: str) -> List[HostSource]:
         for folder in glob(f"{sys}/class/infiniband/*/ports/*/counters"):
             with suppress(OSError, ValueError):  # some adapters write "N/A (no PMA)"
                 # They count words of four bytes (InfiniBand Architecture Specification, PortCounters).
-                received, sent = (4 * int(read_file(f"{folder}/port_{way}_data")) for way in ("rcv", "xmit"))
+                received, sent = (
+                    4 * int(procfs.read_file(f"{folder}/port_{way}_data")) for way in ("rcv", "xmit")
+                )
                 counts[folder] = received, sent
         if not counts:
             raise MissingError("this node has no InfiniBand or RoCE port that counts its data")
         return _mb_s(fabric_rates.update(counts, now_ns))
 
-    disks = DeviceTraffic(f"{proc}/diskstats", parse_diskstats, whole_disks)
-    network = DeviceTraffic(f"{proc}/net/dev", parse_net_dev, interfaces)
+    disks = DeviceTraffic(f"{proc}/diskstats", procfs.parse_diskstats, whole_disks)
+    network = DeviceTraffic(f"{proc}/net/dev", procfs.parse_net_dev, interfaces)
     return [
         HostSource(Cpu.columns, Cpu(f"{proc}/stat").read),
         HostSource(("load_1m",), load),
         HostSource(("memory_used_mib", "swap_used_mib"), memory),
         HostSource(("disk_read_mb_s", "disk_write_mb_s"), disks.read),
         HostSource(("net_rx_mb_s", "net_tx_mb_s"), network.read),
-        *(_pressure(f"psi_{name}_pct", partial(read_file, f"{proc}/pressure/{name}")) for name in _STALLS),
+        *(
+            _pressure(f"psi_{name}_pct", partial(procfs.read_file, f"{proc}/pressure/{name}"))
+            for name in _STALLS
+        ),
         HostSource(("ib_rx_mb_s", "ib_tx_mb_s"), fabric),
         *_job_sources(JobCgroup(proc, sys, "self")),
     ]
@@ -228,7 +223,7 @@ def _pressure(column: str, read_text: Callable[[], bytes]) -> HostSource:
 
     def read(now_ns: int) -> HostValues:
         # It may exceed 100 %, because the kernel has its own clock.
-        growth = rate.update(parse_pressure(read_text()), now_ns)
+        growth = rate.update(procfs.parse_pressure(read_text()), now_ns)
         return (None if growth is None else growth * _US_TO_PERCENT,)
 
     return HostSource((column,), read)
@@ -308,13 +303,13 @@ class HostProbe:
 def read_host_facts(proc: str = "/proc") -> HostFacts:
     """Return the node's facts without those of the GPUs' driver."""
     kernel = os.uname()
-    cpuinfo = read_start(f"{proc}/cpuinfo").decode("utf-8", "replace")
+    cpuinfo = procfs.read_start(f"{proc}/cpuinfo").decode("utf-8", "replace")
     model = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    cores = re.findall(rb"^cpu\d+ ", read_start(f"{proc}/stat", _STAT_BYTES), re.MULTILINE)
-    memory = parse_meminfo(read_start(f"{proc}/meminfo")).get(b"MemTotal")
+    cores = re.findall(rb"^cpu\d+ ", procfs.read_start(f"{proc}/stat", _STAT_BYTES), re.MULTILINE)
+    memory = procfs.parse_meminfo(procfs.read_start(f"{proc}/meminfo")).get(b"MemTotal")
     return HostFacts(
         hostname=kernel.nodename,
-        boot_id=read_start(f"{proc}/sys/kernel/random/boot_id").decode().strip(),
+        boot_id=procfs.read_start(f"{proc}/sys/kernel/random/boot_id").decode().strip(),
         kernel=kernel.release,
         cpu_model=model[1].strip() if model else None,
         cpus=len(cores) or None,

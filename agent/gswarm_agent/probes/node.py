@@ -6,17 +6,8 @@ import os
 import time
 from dataclasses import replace
 
+from gswarm_agent import metrics
 from gswarm_agent.frame import INFO, WARNING, GpuFacts, GpuLink, HostFacts, Note
-from gswarm_agent.metrics import (
-    COUNTERS,
-    HOST,
-    LISTING_S,
-    MOUNTS,
-    PORTS,
-    PROC_COLUMNS,
-    PROCESSES,
-    columns_off,
-)
 from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.probes.counters import CountersProbe
 from gswarm_agent.probes.gpus.reader import START_S, GpuReader
@@ -54,7 +45,10 @@ class NodeProbe:
         self._host_facts = read_host_facts(proc)
         self._gpus = GpuReader(proc, sys, start_s)
         self._ports, self._mounts = Ports(sys), Mounts(proc, sys)
-        self._listings = {PORTS: Listing(self._ports.find), MOUNTS: Listing(self._mounts.find)}
+        self._listings = {
+            metrics.PORTS: Listing(self._ports.find),
+            metrics.MOUNTS: Listing(self._mounts.find),
+        }
         self._read_ns: Optional[int] = None
         self._user = user_name(os.getuid())
 
@@ -65,7 +59,9 @@ class NodeProbe:
         )
         of_host = {} if self._host is None else {**self._host.reasons, **self._hung()}
         if self._host is not None and not self._ports.find(0):
-            of_host[PORTS] = "this node shows neither a port of an adapter nor a physical network interface"
+            of_host[metrics.PORTS] = (
+                "this node shows neither a port of an adapter nor a physical network interface"
+            )
         return host, self._gpus.facts, {**of_host, **self._counters.reasons, **self._gpus.capabilities()}
 
     def links(self) -> Tuple[GpuLink, ...]:
@@ -74,10 +70,10 @@ class NodeProbe:
 
     def switch(self, groups: Sequence[str]) -> None:
         """See Probe."""
-        self._gpus.switch(columns_off(groups), processes=PROCESSES in groups)
-        self._with_counters = COUNTERS in groups
+        self._gpus.switch(metrics.columns_off(groups), processes=metrics.PROCESSES in groups)
+        self._with_counters = metrics.COUNTERS in groups
         self._counters.switch(on=self._with_counters)
-        if HOST not in groups:
+        if metrics.HOST not in groups:
             self._host = None
         elif self._host is None:
             self._host = HostProbe(self._proc, self._sys)
@@ -92,7 +88,7 @@ class NodeProbe:
         host = None if self._host is None else self._host.read(now_ns)
         counted = self._counters.read(now_ns)
         if host is not None or self._with_counters:
-            host = (*(host or (None,) * len(PROC_COLUMNS)), *counted)
+            host = (*(host or (None,) * len(metrics.PROC_COLUMNS)), *counted)
         listings, of_host = {}, []
         if self._host is not None:
             hung = self._hung()
@@ -118,7 +114,7 @@ class NodeProbe:
     def _hung(self) -> Dict[str, str]:
         """Return why listings lack rows."""
         return {
-            kind: f"{', '.join(listing.hung)}: no answer for {LISTING_S:.0f} s"
+            kind: f"{', '.join(listing.hung)}: no answer for {metrics.LISTING_S:.0f} s"
             for kind, listing in self._listings.items()
             if listing.hung
         }

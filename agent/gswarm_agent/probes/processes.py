@@ -9,21 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from glob import glob
 
-from gswarm_agent.probes.procfs import (
-    ProcessStat,
-    parse_command,
-    parse_cpu_list,
-    parse_environ,
-    parse_process_io,
-    parse_process_stat,
-    parse_process_uid,
-    parse_ranks,
-    parse_slurm_step,
-    parse_thread_status,
-    read_file,
-    read_start,
-    user_name,
-)
+from gswarm_agent.probes import procfs
 from gswarm_agent.probes.rates import SECOND_NS, Rate
 from gswarm_agent.probes.software import Software, read_container, read_software
 from gswarm_agent.wire import MAX_MESSAGE, clip_text
@@ -85,7 +71,7 @@ class _TrackedProcess:
 
     def __init__(self, folder: str, sys: str) -> None:
         self._folder, self._sys = folder, sys
-        self._stat: Optional[ProcessStat] = None
+        self._stat: Optional[procfs.ProcessStat] = None
         self._user: Optional[str] = None
         self._ranks: Tuple[Optional[int], ...] = ()
         self._origin: Tuple[Optional[str], ...] = ()
@@ -99,28 +85,28 @@ class _TrackedProcess:
     def is_same(self) -> bool:
         """Read its times; False when another process has its pid. Raises as ``parse_process_stat``."""
         before = self._stat
-        self._stat = parse_process_stat(read_start(f"{self._folder}/stat"))
+        self._stat = procfs.parse_process_stat(procfs.read_start(f"{self._folder}/stat"))
         return before is None or before.started == self._stat.started
 
     def look(self, longest: int, now_ns: int) -> HostProcess:
         """Return what /proc shows of it, after ``is_same``. Raises as ``parse_process_uid``."""
-        stat = self._stat or ProcessStat(0, 0, 0)
-        status = read_start(f"{self._folder}/status", _COMMAND_BYTES)
+        stat = self._stat or procfs.ProcessStat(0, 0, 0)
+        status = procfs.read_start(f"{self._folder}/status", _COMMAND_BYTES)
         if not self._ranks:
-            self._user = user_name(parse_process_uid(status)) if status else None
+            self._user = procfs.user_name(procfs.parse_process_uid(status)) if status else None
             # Only the owner and root may read this, and only the ranks' variables are used.
-            environ = read_start(f"{self._folder}/environ", _ENVIRON_BYTES)
-            self._ranks, variables = parse_ranks(environ), parse_environ(environ)
-            self._origin = parse_slurm_step(read_start(f"{self._folder}/cgroup"), variables)
+            environ = procfs.read_start(f"{self._folder}/environ", _ENVIRON_BYTES)
+            self._ranks, variables = procfs.parse_ranks(environ), procfs.parse_environ(environ)
+            self._origin = procfs.parse_slurm_step(procfs.read_start(f"{self._folder}/cgroup"), variables)
             self._container = read_container(self._folder, variables)
         rank, local_rank, world_size = self._ranks
         cpus: Optional[str] = None
         transferred: Sequence[Optional[int]] = (None,) * 4
         switches: Sequence[Optional[int]] = (None, None)
         with suppress(ValueError):
-            cpus, *switches = parse_thread_status(status)
+            cpus, *switches = procfs.parse_thread_status(status)
         with suppress(ValueError):  # only the owner and root may read it
-            transferred = parse_process_io(read_start(f"{self._folder}/io"))
+            transferred = procfs.parse_process_io(procfs.read_start(f"{self._folder}/io"))
         rates = [rate.update(n, now_ns) for rate, n in zip(self._rates, (stat.cpu, *transferred, *switches))]
         cpu, *others = [None if rate is None else rate * factor for rate, factor in zip(rates, _FACTORS)]
         age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - stat.started / _TICKS_PER_SECOND
@@ -129,7 +115,7 @@ class _TrackedProcess:
             *(numa_node(cpus or "", self._sys), max(0, int(age_s))),
         )
         # A running thread waits in no function.
-        wchan = b"0" if stat.state == "R" else read_start(f"{self._folder}/wchan", _LONGEST_WCHAN)
+        wchan = b"0" if stat.state == "R" else procfs.read_start(f"{self._folder}/wchan", _LONGEST_WCHAN)
         function = wchan.decode("ascii", "replace") if wchan not in (b"", b"0") else None
         command = self._read_command(longest, now_ns)
         texts = cpus and cpus[:_LONGEST_CPUS], stat.state, function
@@ -141,7 +127,7 @@ class _TrackedProcess:
         """Return its framework and NCCL, looked for again as long as one is missing: libraries load late."""
         if now_ns >= self._software_until:
             with suppress(OSError):
-                maps = read_file(f"{self._folder}/maps")
+                maps = procfs.read_file(f"{self._folder}/maps")
                 self._software = read_software(maps, f"{self._folder}/root")
             known = self._software.framework and self._software.nccl
             self._software_until = _NEVER_NS if known else now_ns + _SOFTWARE_NS
@@ -151,10 +137,10 @@ class _TrackedProcess:
         """Return its command line, which changes when it renames itself (workers of Ray and vLLM do)."""
         if now_ns >= self._command_until:
             self._command_until = now_ns + _COMMAND_NS
-            arguments = read_start(f"{self._folder}/cmdline", _COMMAND_BYTES)
+            arguments = procfs.read_start(f"{self._folder}/cmdline", _COMMAND_BYTES)
             if arguments != self._arguments:
                 self._arguments = arguments
-                command = parse_command(arguments)
+                command = procfs.parse_command(arguments)
                 self._command = None if command is None else clip_text(command)
         return None if self._command is None else self._command[:longest]
 
@@ -199,8 +185,10 @@ class ProcessTable:
 @lru_cache(maxsize=1024)
 def numa_node(cpus: str, sys: str) -> Optional[int]:
     """Return the NUMA node that has all CPUs of a list, None if they belong to several."""
-    allowed = parse_cpu_list(cpus)
+    allowed = procfs.parse_cpu_list(cpus)
     for folder in glob(f"{sys}/devices/system/node/node[0-9]*"):
-        if allowed and allowed <= parse_cpu_list(read_start(f"{folder}/cpulist").decode().strip()):
+        if allowed and allowed <= procfs.parse_cpu_list(
+            procfs.read_start(f"{folder}/cpulist").decode().strip()
+        ):
             return int(folder.rpartition("node")[2])
     return None

@@ -14,20 +14,13 @@ import numpy.typing as npt
 
 from gswarm_agent.frame import NamedRows
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
+from gswarm_tui.fleet import events
 from gswarm_tui.fleet.energy import UNKNOWN, EnergyMeters, GpuEnergy
-from gswarm_tui.fleet.events import (
-    FindingChanged,
-    FrameArrived,
-    GpuKey,
-    IntervalChanged,
-    LinkChanged,
-    MetricsChanged,
-    Phase,
-)
 from gswarm_tui.fleet.frame_values import ENERGY
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.store.reading import recording_reader
 from gswarm_tui.store.reading.frames import (
     ENERGY_USED,
     LISTINGS_US,
@@ -36,15 +29,6 @@ from gswarm_tui.store.reading.frames import (
     locate_gpus,
     processes_by_time,
     read_frames,
-)
-from gswarm_tui.store.reading.recording_reader import (
-    Places,
-    RecordedMachine,
-    RecordingReader,
-    interval_at,
-    introduction,
-    link_change,
-    stamp,
 )
 from gswarm_tui.store.sql.schema import micros
 from gswarm_tui.store.sql.summaries import coverage, energy_by_gpu, spans_of, sums
@@ -58,7 +42,7 @@ SECOND_US = 1_000_000
 class _Newest:
     """A node's newest frame at a time, its interval or 0, and the counts until then."""
 
-    machine: RecordedMachine
+    machine: recording_reader.RecordedMachine
     us: int
     interval_ms: int
     frames: int
@@ -68,7 +52,7 @@ class _Newest:
 class FleetBuilder:
     """Builds the fleet at any time of a recording."""
 
-    def __init__(self, reader: RecordingReader) -> None:
+    def __init__(self, reader: recording_reader.RecordingReader) -> None:
         self._reader = reader
 
     def fleet(self, at: float) -> Fleet:
@@ -92,10 +76,10 @@ class FleetBuilder:
         for finding in reader.findings():
             if finding.since <= at:
                 ended = finding.until is not None and finding.until <= at
-                fleet.apply(FindingChanged(at, finding if ended else replace(finding, until=None)))
+                fleet.apply(events.FindingChanged(at, finding if ended else replace(finding, until=None)))
         return fleet
 
-    def sums(self, at: float) -> tuple[list[Session], float, Mapping[GpuKey, GpuEnergy]]:
+    def sums(self, at: float) -> tuple[list[Session], float, Mapping[events.GpuKey, GpuEnergy]]:
         """Return the sessions until a time, and the energy in joules and by GPU. Raises StoreError."""
         now_us = micros(at)
         keys = {
@@ -103,11 +87,11 @@ class FleetBuilder:
             for machine in self._reader.machines.values()
             for gpu_id, gpu in zip(machine.gpu_ids, machine.hello.gpus, strict=True)
         }
-        gpus: dict[GpuKey, GpuEnergy] = {}
+        gpus: dict[events.GpuKey, GpuEnergy] = {}
         for gpu_id, counter_mj, at_us in self._reader.rows(
             "SELECT gpu_id, arg_max(energy_mj, ts)::DOUBLE, epoch_us(max(ts)) FROM gpu_samples "
             "WHERE ts <= ? AND energy_mj IS NOT NULL GROUP BY gpu_id ORDER BY 3",
-            stamp(now_us),
+            recording_reader.stamp(now_us),
         ):
             if gpu_id in keys:
                 gpus[keys[gpu_id]] = GpuEnergy(counter_mj, at_us / 1e6, 0.0)
@@ -116,10 +100,13 @@ class FleetBuilder:
             gpus[key] = gpus.get(key, UNKNOWN)._replace(used_mj=used_mj)
         return self._sessions(now_us), energy_j, gpus
 
-    def _used(self, until_us: int) -> tuple[float, dict[GpuKey, float]]:
+    def _used(self, until_us: int) -> tuple[float, dict[events.GpuKey, float]]:
         """Return the joules that the job's GPUs used until a time, and the mJ of each GPU."""
         mine_mj, used = 0.0, {}
-        spans = spans_of([(self._reader.recording_id, stamp(0), stamp(until_us))], stamp(until_us))
+        spans = spans_of(
+            [(self._reader.recording_id, recording_reader.stamp(0), recording_reader.stamp(until_us))],
+            recording_reader.stamp(until_us),
+        )
         for node, index, uuid, mine, used_mj in self._reader.rows(energy_by_gpu(spans)):
             used[node, index, uuid] = used_mj
             mine_mj += used_mj if mine else 0.0
@@ -132,10 +119,12 @@ class FleetBuilder:
         fleet = Fleet(reader.names, allocation=reader.allocation, derive_events=False)
         for found in newest.values():
             life = found.machine.life_at(found.us)
-            for event in introduction(found.machine, life, interval_at(intervals, life.first_us)):
+            for event in recording_reader.introduction(
+                found.machine, life, recording_reader.interval_at(intervals, life.first_us)
+            ):
                 fleet.apply(event)
-        fleet.apply(IntervalChanged(now_us / 1e6, interval_at(intervals, now_us)))
-        fleet.apply(MetricsChanged(now_us / 1e6, reader.metrics(now_us)))
+        fleet.apply(events.IntervalChanged(now_us / 1e6, recording_reader.interval_at(intervals, now_us)))
+        fleet.apply(events.MetricsChanged(now_us / 1e6, reader.metrics(now_us)))
         return fleet
 
     def _newest(self, now_us: int) -> dict[str, _Newest]:
@@ -145,7 +134,7 @@ class FleetBuilder:
             "SELECT node_id, epoch_us(max(ts)), arg_max(coalesce(interval_ms, 0), ts), count(*), "
             "sum(missed)::BIGINT FROM host_samples "
             "WHERE ts <= ? GROUP BY node_id ORDER BY max(ts)",
-            stamp(now_us),
+            recording_reader.stamp(now_us),
         ):
             machine = self._reader.machines.get(node_id)
             if machine is not None and machine.lives:
@@ -157,14 +146,14 @@ class FleetBuilder:
 
     def _link(self, fleet: Fleet, now_us: int) -> None:
         """Set the phase of each link; a link without events was live if it carried frames."""
-        changes: dict[str, list[LinkChanged]] = {}
+        changes: dict[str, list[events.LinkChanged]] = {}
         for event in self._reader.link_events(now_us):
-            if (changed := link_change(event)) is not None and changed.node in fleet.nodes:
+            if (changed := recording_reader.link_change(event)) is not None and changed.node in fleet.nodes:
                 changes.setdefault(changed.node, []).append(changed)
         for node in fleet.nodes.values():
             known = changes.get(node.name, [])
             if not known and node.hello is not None:
-                known = [LinkChanged(node.name, 0.0, Phase.LIVE)]
+                known = [events.LinkChanged(node.name, 0.0, events.Phase.LIVE)]
             for changed in known:
                 fleet.apply(changed)
 
@@ -228,7 +217,7 @@ class FleetBuilder:
             node.gpu_history.extend(us / 1e6, intervals_s[rows], table)
             node.host_history.extend(us / 1e6, intervals_s[rows], host_values[rows, np.newaxis])
 
-    def _last_frames(self, newest: Mapping[str, _Newest], now_us: int) -> list[FrameArrived]:
+    def _last_frames(self, newest: Mapping[str, _Newest], now_us: int) -> list[events.FrameArrived]:
         """Return each node's newest frame, with the processes, ports … that were listed last."""
         reader, wanted = self._reader, {(found.machine.name, found.us) for found in newest.values()}
         recent = now_us - max(PROCESSES_US, round(3e6 * reader.interval_s))
@@ -260,8 +249,11 @@ class FleetBuilder:
         number = self._reader.recording_id
         ends = [now_us if row["end_us"] is None else min(now_us, row["end_us"]) for row in begun]
         spans = spans_of(
-            [(number, stamp(row["start_us"]), stamp(end)) for row, end in zip(begun, ends, strict=True)],
-            stamp(now_us),
+            [
+                (number, recording_reader.stamp(row["start_us"]), recording_reader.stamp(end))
+                for row, end in zip(begun, ends, strict=True)
+            ],
+            recording_reader.stamp(now_us),
         )
         covered: list[dict[str, float]] = [{} for _ in begun]
         for place, node, covered_s in self._reader.rows(
@@ -288,7 +280,7 @@ class FleetBuilder:
         ]
 
 
-def _before(frame: FrameArrived, found: _Newest) -> tuple[str, str, int, int]:
+def _before(frame: events.FrameArrived, found: _Newest) -> tuple[str, str, int, int]:
     """Return the state just before a frame, as ``Fleet.restore_sequences`` takes it."""
     return frame.node, frame.life, frame.frame.seq - 1, frame.frame.ts_ns - found.interval_ms * 1_000_000
 
@@ -307,7 +299,9 @@ class _Loading:
     read_at: npt.NDArray[np.float64]
 
 
-def _rows_by_id(ids: Places, us: npt.NDArray[np.int64]) -> dict[int, Places]:
+def _rows_by_id(
+    ids: recording_reader.Places, us: npt.NDArray[np.int64]
+) -> dict[int, recording_reader.Places]:
     """Return the rows of each id in the order of their times."""
     order = np.lexsort((us, ids))
     found, starts = np.unique(ids[order], return_index=True)

@@ -13,18 +13,8 @@ from typing import Any
 
 from gswarm_agent.frame import GpuFacts
 from gswarm_agent.wire import ENDED_BY, FRAMES_REMAIN, JOB_ENDED, SENT_ALL
+from gswarm_tui.fleet import events
 from gswarm_tui.fleet.energy import GpuEnergy
-from gswarm_tui.fleet.events import (
-    AGENT_DATA_LOST,
-    INTERVAL_CHANGED,
-    KINDS_DURING_RUN,
-    METRICS_CHANGED,
-    WAITING,
-    GpuKey,
-    json_object,
-    new_groups,
-    new_interval_ms,
-)
 from gswarm_tui.fleet.findings import Finding
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.store.querying.results import QuerySource
@@ -102,7 +92,7 @@ class Resumed:
     accounted: frozenset[str]
     sessions: tuple[Session, ...]
     energy_j: float
-    gpus: Mapping[GpuKey, GpuEnergy]
+    gpus: Mapping[events.GpuKey, GpuEnergy]
     rows: int
     findings: tuple[Finding, ...]
     last_at: float
@@ -114,7 +104,7 @@ SELECT r.*, epoch_us(r.started_at) AS began_us,
          (SELECT max(epoch_us(h.ts)) FROM host_samples h JOIN nodes n USING (node_id)
           WHERE n.recording_id = r.recording_id),
          (SELECT max(epoch_us(e.ts)) FROM events e
-          WHERE e.recording_id = r.recording_id AND e.kind IN {KINDS_DURING_RUN}),
+          WHERE e.recording_id = r.recording_id AND e.kind IN {events.KINDS_DURING_RUN}),
          (SELECT max(epoch_us(coalesce(s.ended_at, s.started_at))) FROM sessions s
           WHERE s.recording_id = r.recording_id)) AS last_at,
        (SELECT list(DISTINCT n.node ORDER BY n.node) FROM nodes n
@@ -122,13 +112,13 @@ SELECT r.*, epoch_us(r.started_at) AS began_us,
        (SELECT list(DISTINCT n.node ORDER BY n.node) FROM nodes n
         WHERE n.recording_id = r.recording_id AND n.hostname IS NOT NULL) AS answered,
        (SELECT list(DISTINCT n.node ORDER BY n.node) FROM events e JOIN nodes n USING (node_id)
-        WHERE n.recording_id = r.recording_id AND e.kind = '{WAITING}'
+        WHERE n.recording_id = r.recording_id AND e.kind = '{events.WAITING}'
           AND e.ts >= ALL (SELECT h.ts FROM host_samples h JOIN nodes m USING (node_id)
                            WHERE m.recording_id = r.recording_id)) AS awaited,
        (SELECT arg_max(e.detail, e.ts) FROM events e
-        WHERE e.recording_id = r.recording_id AND e.kind = '{INTERVAL_CHANGED}') AS interval_detail,
+        WHERE e.recording_id = r.recording_id AND e.kind = '{events.INTERVAL_CHANGED}') AS interval_detail,
        (SELECT arg_max(e.detail, e.ts) FROM events e
-        WHERE e.recording_id = r.recording_id AND e.kind = '{METRICS_CHANGED}') AS metrics_detail,
+        WHERE e.recording_id = r.recording_id AND e.kind = '{events.METRICS_CHANGED}') AS metrics_detail,
        (SELECT list(s.name ORDER BY s.session_id) FROM sessions s
         WHERE s.recording_id = r.recording_id) AS sessions
 FROM recordings r
@@ -190,13 +180,13 @@ def interrupted(source: QuerySource) -> list[Interrupted]:
             last_at=max(row["began_us"], row["last_at"] or 0) / 1e6,
             host=row["host"],
             command=row["command"],
-            options=json_object(row.get("options")),
+            options=events.json_object(row.get("options")),
             nodes=tuple(row["nodes"] or ()),
             sessions=tuple(row["sessions"] or ()),
             answered=tuple(row["answered"] or ()),
             awaited=None if row["awaited"] is None else tuple(row["awaited"]),
-            interval_ms=new_interval_ms(row["interval_detail"]),
-            metrics=new_groups(row["metrics_detail"]),
+            interval_ms=events.new_interval_ms(row["interval_detail"]),
+            metrics=events.new_groups(row["metrics_detail"]),
         )
         for row in _rows(source, _INTERRUPTED)
     ]
@@ -247,7 +237,9 @@ def load(source: LocalSource, known_ids: KnownIds) -> Resumed:
 def _accounted(source: QuerySource, number: int, lives: Sequence[LifeOnDisk]) -> frozenset[str]:
     """Return the nodes whose last agent can't hold any frames."""
     newest = {life.node: life.last_at for life in lives}
-    ends = _rows(source, _ACCOUNTS, number, AGENT_DATA_LOST, FRAMES_REMAIN, JOB_ENDED, ENDED_BY, SENT_ALL)
+    ends = _rows(
+        source, _ACCOUNTS, number, events.AGENT_DATA_LOST, FRAMES_REMAIN, JOB_ENDED, ENDED_BY, SENT_ALL
+    )
     nodes = {row["node"] for row in ends if row["at"] > newest.get(row["node"], 0.0) - MILLISECOND}
     for one in interrupted(source):
         if one.recording_id == number and one.awaited is not None:

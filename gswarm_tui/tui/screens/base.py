@@ -314,8 +314,8 @@ class ViewerApp(TerminalApp):
     def dismiss_finding(self, finding_id: str, *, dismissed: bool) -> None:
         """Dismiss a finding in this recording, or undo that."""
 
-    def play_run(self, run: RunLine) -> bool:
-        """Play another recording in this app; return whether it can."""
+    def shows_run(self, run: RunLine) -> bool:
+        """Return whether a run is the recording on the screen."""
         return False
 
     def show_asking(self) -> None:

@@ -118,8 +118,12 @@ class RunsScreen(ViewerScreen):
         bar.show(*labelled(run_facts(run), self.size.width))
 
     def on_table_view_chosen(self) -> None:
-        """Play the run, in this app if it can."""
-        if (run := self.chosen) is not None and not self.viewer.play_run(run):
+        """Play the run."""
+        if (run := self.chosen) is None:
+            return
+        if self.viewer.shows_run(run):
+            self.viewer.show_notice("this is the recording on the screen; f shows its fleet")
+        else:
             self.run_worker(self._play(run, opening_command(run)))
 
     async def _play(self, run: RunLine, command: str) -> None:
