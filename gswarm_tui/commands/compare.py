@@ -33,8 +33,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     chosen = [] if by_dask else expand(arguments.runs, arguments.db)
     if len(by_dask or chosen) < 2:
         raise UserError(
-            "compare needs two runs or more, as in gswarm-tui compare a.duckdb b.duckdb; gswarm-tui sessions "
-            "lists those of a recording."
+            "compare needs two different runs or more, as in gswarm-tui compare a.duckdb b.duckdb; "
+            "gswarm-tui sessions lists those of a recording."
         )
 
     runs = by_dask or load_runs(chosen, environ, form.out, force=form.force)

@@ -53,13 +53,12 @@ def new_folder(path: Path, *, force: bool, append: bool = False) -> Iterator[Pat
     full = path.is_dir() and any(path.iterdir())
     if append and full and not has_only_exports(path):
         raise UserError(f"{path} isn't a dataset that gswarm-tui exported; name one, or a new folder.")
-    if full and not force and not append:
-        raise UserError(f"{path} isn't empty; name another folder with -o, or replace it with --force.")
-    of_tracker = full and [each.name for each in path.iterdir()] == [_OF_TRACKERS.get(path.suffix)]
-    if full and not append and not of_tracker and not is_dataset(path):
-        raise UserError(
-            f"{path} isn't replaced, as it may hold more than an export; name another folder with -o."
-        )
+    if full and not append:
+        of_tracker = [each.name for each in path.iterdir()] == [_OF_TRACKERS.get(path.suffix)]
+        if not is_dataset(path) and not (of_tracker and len(list(path.glob("wandb/offline-run-*"))) < 2):
+            raise UserError(f"{path} may hold more than an export; name another folder with -o.")
+        if not force:
+            raise UserError(f"{path} isn't empty; name another folder with -o, or replace it with --force.")
     # Nothing can be renamed to another disk, to which a link may lead.
     beside = Path(os.path.realpath(path) if append else path).parent
     names = {"prefix": f".{path.name}.", "suffix": ".part"}

@@ -89,7 +89,7 @@ def step_time(read: Reader, end: float, interval_s: float) -> float | None:
         for times, rates in read(metric, end - WINDOW * max(1.0, every_s)):
             known = np.isfinite(rates) & (times <= end)
             series = evenly(times[known], rates[known], every_s)
-            if len(series) and series.mean() >= LEAST_MB_S and end - times[known][-1] < LATELY_S:
+            if len(series) > 1 and series.mean() >= LEAST_MB_S and end - times[known][-1] < LATELY_S:
                 # PCIe without GPM is a sample of 20 ms that is repeated for 4 s, which shows no steps.
                 repeated = np.isclose(series[1:], series[:-1]) & (series[1:] > 0)
                 found = None if repeated.mean() > 0.4 else period(series)

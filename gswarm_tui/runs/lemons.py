@@ -18,8 +18,8 @@ from gswarm_tui.store.querying.results import Result
 
 LEAST_RUNS = 3
 """Runs in which findings name a lemon; after as many without one, it isn't left out any more."""
-_KINDS = OF_NODES | {"slow_steps", "input_straggler", "rank_behind"}
-"""Faults of nodes, and kinds that name the slowest rank."""
+_SLOWEST = {"slow_steps", "input_straggler", "rank_behind"}
+"""Kinds that name the slowest rank, which healthy GPUs share among them by chance."""
 _TYPES = ("VARCHAR", "INTEGER", "INTEGER", "INTEGER", "INTEGER", "DATE", "VARCHAR", "VARCHAR")
 
 
@@ -55,14 +55,15 @@ def find(lines: Iterable[RunLine]) -> list[Lemon]:
             for node in line.nodes:
                 on_node[node].append(line)
             for one in line.findings:
-                if one.node in line.nodes and one.severity != NOTE and one.kind in _KINDS:
+                if one.node in line.nodes and one.severity != NOTE and one.kind in OF_NODES | _SLOWEST:
                     named[one.node, one.uuid or one.subject].setdefault(line.run, []).append(one)
-    # Findings on GPUs that aren't lemons count for their node.
+    # Faults of GPUs that aren't lemons count for their node.
     for (node, whom), by_run in list(named.items()):
         if whom != node and len(by_run) < LEAST_RUNS:
             for run, found in by_run.items():
-                of_node = (replace(one, gpu_index=None, uuid="") for one in found)
-                named[node, node].setdefault(run, []).extend(of_node)
+                if faults := [one for one in found if one.kind not in _SLOWEST]:
+                    of_node = (replace(one, gpu_index=None, uuid="") for one in faults)
+                    named[node, node].setdefault(run, []).extend(of_node)
     lemons = []
     for (node, _), by_run in named.items():
         if len(by_run) >= LEAST_RUNS:

@@ -63,14 +63,16 @@ def finding_text(line: RunLine) -> str:
 
 
 def opening_command(line: RunLine) -> str:
-    """Return the command that shows a run: attach while it is recorded, import for an export, else replay."""
+    """Return the command that shows a run: attach while it is recorded, import for an export, summary for a
+    thinned one, else replay.
+    """
     path = Path(line.path)
     if path.name.startswith(RUN_PREFIX):
         return f"gswarm-tui import {shlex.quote(str(path.parents[1]))}"
     db = f"--db={shlex.quote(line.path)}"
     if line.state == RUNNING:
         return f"gswarm-tui attach {db}"
-    return f"gswarm-tui replay {db} 'recording {line.recording_id}'"
+    return f"gswarm-tui {'summary' if line.thinned else 'replay'} {db} 'recording {line.recording_id}'"
 
 
 def run_facts(line: RunLine) -> list[tuple[str, str]]:

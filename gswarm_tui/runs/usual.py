@@ -15,10 +15,12 @@ from gswarm_tui.runs.line import FINISHED, RunLine
 
 LEAST_RUNS, MOST_RUNS = 3, 20
 """Former runs that are needed, and the newest that count."""
-_SLOWER_SHARE, _DEVIATIONS, _SHORT_SHARE, _NAMED = 0.1, 3, 0.1, 4
+_SLOWER_SHARE, _DEVIATIONS, _SHORT_SHARE, _NAMED = 0.1, 3, 0.25, 4
 _MEANS = ("sm_clock_mhz", "MHz", 0.03, 0), ("iowait_pct", "%", 0, 5), ("disk_read_mb_s", "MB/s", 0.5, 10)
 """Figures that differ by more than a share of the usual one, and by more than an amount."""
-_THROUGHPUT = re.compile(r"(?i)(?!eval|val|test).*(throughput|/s(ec)?$|per_?s(ec(ond)?)?($|_)|flops|^mfu$)")
+_THROUGHPUT = re.compile(
+    r"(?i)(?!eval|val|test|.*(err|fail))(mfu$|.*(throughput|flops|/s(ec)?$|per_?s(ec(ond)?)?($|_)))"
+)
 _LAUNCHER = re.compile(r"(python|pypy)[\d.]*t?|(ba|da|k|z)?sh|srun|mpirun|mpiexec|torchrun|env|uv|nsys")
 _TIMES = _STEP, _DURATION = "step time", "duration"
 
@@ -28,8 +30,8 @@ def compare(line: RunLine, known: Iterable[RunLine]) -> tuple[str, Finding | Non
     slower, without a number. The text is empty if there are too few such runs or they share no figure.
     """
     alike = [one for one in known if one.state == FINISHED and _kind(one) == _kind(line)]
-    # Much shorter runs crashed, or did other work.
-    alike = [one for one in alike if one.name_s >= _SHORT_SHARE * line.name_s]
+    # Runs of a much different length crashed, or did other work.
+    alike = [one for one in alike if _SHORT_SHARE < one.name_s / max(line.name_s, 1) < 1 / _SHORT_SHARE]
     earlier = {one.run: one for one in alike if one.run != line.run and one.started_at < line.started_at}
     by_start = sorted(earlier.values(), key=lambda one: one.started_at)
     figures = (*sorted(filter(_THROUGHPUT.match, line.marks)), *_TIMES)

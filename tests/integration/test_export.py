@@ -339,10 +339,13 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ["-o", "taken.json", "--format", "parquet"],
             "taken.json is a file, but this format is a folder",
         ),
-        (["-o", "mine", "--format", "parquet"], "mine isn't empty; name another folder with -o"),
+        (
+            ["-o", "mine", "--format", "parquet"],
+            "mine may hold more than an export; name another folder with -o",
+        ),
         (
             ["-o", "mine", "--format", "parquet", "--force"],
-            "mine isn't replaced, as it may hold more than an export",
+            "mine may hold more than an export",
         ),
         (["", "-o", "x.csv"], "the name of the session is empty; give a name, or leave it out."),
         (["run.duckdb:train", "--db", "run.duckdb", "-o", "x.csv"], "remove --db"),

@@ -40,7 +40,7 @@ def test_a_session_is_a_run(
     # Under another name, a database may hold the user's own runs.
     shutil.copytree("train.mlflow", "mine")
     assert main(["export", "train", "--format", "mlflow", "--force", "-o", "mine"]) == 2
-    assert "mine isn't replaced" in capsys.readouterr().err
+    assert "mine may hold more than an export" in capsys.readouterr().err
     assert main(["export", "train", "--format", "mlflow", "-o", "what?"]) == 2
     assert "MLflow takes no ? and % in the path" in capsys.readouterr().err
 

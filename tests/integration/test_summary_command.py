@@ -330,7 +330,10 @@ def test_summary_names_partial_nodes(tmp_path: Path, capsys: pytest.CaptureFixtu
             ["summary", "empty"],
             "empty in {path} has no GPU samples; gswarm-tui sessions lists others,",
         ),
-        (["compare", "other.duckdb"], "compare needs two runs or more, as in gswarm-tui compare a.duckdb b"),
+        (
+            ["compare", "other.duckdb"],
+            "compare needs two different runs or more, as in gswarm-tui compare a.duckdb b",
+        ),
         (["compare", "train", "empty"], "empty in {path} has no GPU samples"),
         (
             ["compare", "train", "1"],

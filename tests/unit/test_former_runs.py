@@ -93,13 +93,19 @@ def test_only_earlier_runs_of_the_same_user_name_and_size_that_ended_count_once(
     known = former([50_000, 50_100])
     others = [
         run(3, name="other"), run(4, gpus=16), run(5, nodes=("gpu01",)), run(6, user="eve"),
-        run(7, state=NO_END), run(8, name_s=300.0), run(10), slow, known[0],
+        run(7, state=NO_END), run(8, name_s=300.0), run(8, name_s=90_000.0), run(10), slow, known[0],
     ]  # fmt: skip
     assert usual.compare(slow, known + others) == ("", None)
 
 
 def test_the_throughput_of_training_that_most_former_runs_have_counts() -> None:
-    marks = {"eval_samples/s": 1.0, "a/s": 1.0, "val_images_per_s": 1.0, "train/images_per_s": 40.0}
+    marks = {
+        "eval_samples/s": 1.0,
+        "a/s": 1.0,
+        "errors_per_s": 1.0,
+        "val_images_per_s": 1.0,
+        "train/images_per_s": 40.0,
+    }
     known = [run(at, marks=dict.fromkeys(marks, 50.0)) for at in range(3)]
     known += [run(3, marks={"train/images_per_s": 50.0})]
     known += [run(4, run=f"crash-{number}") for number in range(usual.MOST_RUNS)]
@@ -150,6 +156,8 @@ def test_a_node_is_a_lemon_for_faults_of_different_gpus() -> None:
     lines = [at_fault(1), at_fault(2, uuid=""), at_fault(3, uuid="GPU-new"), run(4)]
     (lemon,) = lemons.find(lines)
     assert lemon.text == "gpu02 in 3 of 4 runs (thermal), last on 1970-01-04"
+    # GPUs of a healthy node take turns as the slowest one.
+    assert lemons.find([at_fault(at, "slow_steps", f"GPU-{at}") for at in range(1, 9)]) == []
     # The node isn't named beside one of its GPUs for the same faults.
     (lemon,) = lemons.find([*lines, at_fault(5), at_fault(6)])
     assert (lemon.gpu_index, lemon.uuid, lemon.named_in, lemon.runs) == (5, "GPU-a", 3, 6)

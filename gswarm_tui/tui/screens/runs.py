@@ -129,7 +129,7 @@ class RunsScreen(ViewerScreen):
     async def _play(self, run: RunLine, command: str) -> None:
         """Play the run in this terminal; where that isn't possible, show the command for it."""
         why = f"in another terminal: {command}"
-        if run.path.endswith(SUFFIX):
+        if run.path.endswith(SUFFIX) and not run.thinned:
             with contextlib.suppress(SuspendNotSupported):
                 why = await self.viewer.run_in_place(*shlex.split(command)[1:])
         if why:
