@@ -81,8 +81,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             _text(source, chosen, arguments, kind, sys.stdout)
             return 0
         # train.json for a session of that name, run.json for all of run.duckdb
-        usual = f"{file_name(chosen[0].name if named.name else source.path.stem)}.{kind}"
-        target = Path(arguments.output or usual).expanduser()
+        default = f"{file_name(chosen[0].name if named.name else source.path.stem)}.{kind}"
+        target = Path(arguments.output or default).expanduser()
         if kind in ("wandb", "mlflow"):
             written = _tracked(source, chosen, target, arguments, kind)
         elif kind == "parquet":

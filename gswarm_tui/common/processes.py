@@ -83,18 +83,19 @@ def last_line(errors: str) -> str:
 async def run_command(*words: str, in_terminal: bool = False) -> str:
     """Run a command in this terminal, or unseen at low priority; return why it failed, empty if it didn't.
 
-    Raises OSError.
+    A cancellation ends the command: one in this terminal by SIGTERM, to restore the terminal. Raises OSError.
     """
     files = None if in_terminal else asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(
         *own_command(*words), stdin=files, stdout=files, stderr=asyncio.subprocess.PIPE
     )
-    with suppress(OSError):  # it may have ended
+    # The process may have ended.
+    with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, process.pid, 0 if in_terminal else _NICE)
     try:
         _, errors = await process.communicate()
     finally:
-        if process.returncode is None:  # cancelled; a screen restores the terminal
+        if process.returncode is None:
             process.send_signal(signal.SIGTERM if in_terminal else signal.SIGKILL)
             await process.wait()
     if process.returncode == 0:

@@ -52,7 +52,7 @@ def write_mlflow(
 
             def log(values: dict[str, float], passed: float, step: int) -> None:
                 at = round(1000 * (began + passed))
-                metrics = [Metric(_plain(name), value, at, step) for name, value in values.items()]
+                metrics = [Metric(_metric_name(name), value, at, step) for name, value in values.items()]
                 for first in range(0, len(metrics), _AT_ONCE):
                     client.log_batch(made.info.run_id, metrics[first : first + _AT_ONCE])
 
@@ -70,6 +70,6 @@ def write_mlflow(
     return written
 
 
-def _plain(name: str) -> str:
-    """Return the name of a metric as MLflow takes it, which may be a mark such as acc@1: a plain path."""
+def _metric_name(name: str) -> str:
+    """Return a name that MLflow takes, a relative path of letters, digits and ``_./ :-``: acc_1 for acc@1."""
     return normpath(re.sub(r"[^\w./ :-]|\.\.", "_", name)[:250])

@@ -25,7 +25,8 @@ def write_wandb(
         import wandb
     except ImportError:
         raise UserError("this format needs wandb; install the extra gswarm-tui[wandb].") from None
-    logging.raiseExceptions = False  # tracebacks of its own log, on a full disk
+    # On a full disk, wandb's own log would print tracebacks.
+    logging.raiseExceptions = False
     run, began = describe(source, period), period.bounds[0]
     settings = wandb.Settings(
         mode="offline",

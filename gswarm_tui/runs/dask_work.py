@@ -101,9 +101,9 @@ def _slurm_cluster(options: dict[str, Any]) -> Any:
     if "shared_temp_directory" not in options:
         (folder := cache_folder()).mkdir(mode=0o700, parents=True, exist_ok=True)
         options["shared_temp_directory"] = str(folder)
-    usual = {"job_name": "gswarm-tui", "cores": 1, "processes": 1, "memory": "4GB", "security": True}
+    defaults = {"job_name": "gswarm-tui", "cores": 1, "processes": 1, "memory": "4GB", "security": True}
     with dask.config.set({"distributed.scheduler.http.routes": []}):
-        return SLURMCluster(**usual | options)
+        return SLURMCluster(**defaults | options)
 
 
 def _hosts(client: Any) -> dict[str, str]:

@@ -159,7 +159,7 @@ class GswarmApp(Viewer):
     def _flushed(self) -> None:
         """Update the screen after a tick of the run."""
         if self.live.ended and self.starts_it:
-            if self._ending or not self.away:
+            if self._ending or not self.terminal_lent:
                 self.exit("quit")
             return
         if self.player is not None and self.player.caught_up:

@@ -37,9 +37,11 @@ SELECT value FROM mark_values WHERE mark = 'dask tasks' AND key = 'dask_tasks' O
 """
 KINDS = """
 SELECT split_part(key, '/', 2) AS kind,
-       max(value) FILTER (key LIKE 'dask_compute_s/%') AS seconds,
-       max(value) FILTER (key LIKE 'dask_tasks/%') AS tasks
-FROM mark_values WHERE key LIKE 'dask_%/%' GROUP BY kind ORDER BY seconds DESC
+       sum(value) FILTER (key LIKE 'dask_compute_s/%') AS seconds,
+       sum(value) FILTER (key LIKE 'dask_tasks/%') AS tasks
+FROM mark_values WHERE key LIKE 'dask_%/%'
+  AND ts IN (SELECT ts FROM mark_values WHERE key = 'dask_unfinished' AND value = 0)
+GROUP BY kind ORDER BY seconds DESC
 """
 NODES = ("gpu01", "gpu02")
 

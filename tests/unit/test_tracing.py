@@ -152,16 +152,22 @@ async def test_a_connected_node_that_reports_nothing_is_given_up(
 async def test_a_short_cut_while_a_rank_writes_its_file_ends_no_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = 1000.0
+    now, checked = 1000.0, asyncio.Event()
+
+    def clock() -> float:
+        checked.set()
+        return now
+
     monkeypatch.setattr(tracing, "CHECK_EVERY_S", 0.01)
     node = Node()
-    run = Tracing(cast(Any, {"gpu01": node}), tmp_path, lambda _event: None, not_imported, lambda: now)
+    run = Tracing(cast(Any, {"gpu01": node}), tmp_path, lambda _event: None, not_imported, clock)
     token = run.start(TraceChoice())["token"]
     for pid, state in ((6, TRACE_REQUESTED), (0, TRACE_ASKED)):
         node.take_trace("gpu01", TraceReport(token, pid, 1, state, "", 0))
     node.is_live = False
     now += SILENT_S - 1
-    await asyncio.sleep(0.05)
+    checked.clear()
+    await checked.wait()
     assert [trace.state for trace in run.ranks()] == [TRACE_REQUESTED]
     now += 2
     assert await settled(run) == {6: ("failed", "the connection was lost")}

@@ -2,8 +2,9 @@
 
 ::
 
-    gpu_samples/run=20270115-080000-1a2b3c4d/node=gpu01/part-0.parquet     also host_samples, process_samples,
-                                                                           port_samples, mount_samples
+    gpu_samples/run=20270115-080000-1a2b3c4d/node=gpu01/part-0.parquet     also gpu_minutes, host_samples,
+                                                                           process_samples, port_samples,
+                                                                           mount_samples
     recordings/run=20270115-080000-1a2b3c4d/part-0.parquet     also nodes, gpus, sessions, events,
                                                                findings, links, gpu_links; if there are
                                                                any, profiles, profile_names and their tables

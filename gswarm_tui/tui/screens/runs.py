@@ -74,7 +74,7 @@ class RunsScreen(ViewerScreen):
         self.update_view()
 
     def _take(self, found: list[RunLine], read: int, of: int) -> None:
-        """Show the runs found so far; stop the reading once the user has left this screen."""
+        """Show the runs found so far, in the reader's thread; stop it once the user has left this screen."""
         if not self.is_running:
             raise asyncio.CancelledError
         self._state = f"reading {read:,} of {plural(of, 'file')}" if of else "searching folders"

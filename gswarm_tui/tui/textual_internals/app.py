@@ -29,14 +29,14 @@ class TerminalApp(App[str], inherit_bindings=False):
         self._key_queue = KeyQueue(self, super().on_event)
 
     @property
-    def away(self) -> bool:
+    def terminal_lent(self) -> bool:
         """Whether another command has the terminal."""
         return self._command is not None and not self._command.done()
 
     def get_driver_class(self) -> type[Driver]:
         """Return a driver that outlives its terminal in the place of Textual's own."""
-        usual = super().get_driver_class()
-        return driver.DetachableDriver if usual is LinuxDriver else usual
+        default = super().get_driver_class()
+        return driver.DetachableDriver if default is LinuxDriver else default
 
     def on_mount(self) -> None:
         """Handle SIGTSTP and SIGCONT, and redraw after them."""
@@ -66,7 +66,8 @@ class TerminalApp(App[str], inherit_bindings=False):
 
         Return why the command failed, empty if it didn't. Raises SuspendNotSupported.
         """
-        if self.away:  # a second ⏎ before the command had the terminal
+        # ⏎ may be pressed again before the command has the terminal.
+        if self.terminal_lent:
             return ""
         with self.batch_update(), self.suspend():
             print(shlex.join(("gswarm-tui", *words)))
