@@ -7,7 +7,9 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -103,8 +105,16 @@ def scraped(cluster: Cluster) -> str:
     request = Request(
         f"http://{HTTP}/metrics", headers={"Authorization": f"Bearer {token.read_text().strip()}"}
     )
-    with cluster.entered(), urlopen(request) as answer:
-        return str(answer.read().decode())
+    answers: list[bytes] = []
+
+    def answered() -> list[bytes]:
+        # The server listens some time after its tokens have been made.
+        with suppress(URLError), cluster.entered(), urlopen(request) as answer:
+            answers.append(answer.read())
+        return answers
+
+    wait_until(answered, "an answer to a scrape")
+    return answers[0].decode()
 
 
 def heat(terminal: Terminal, gpu: int) -> str:

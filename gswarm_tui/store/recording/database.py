@@ -383,9 +383,10 @@ def writing_profile(path: Path, facts: ProfileFacts) -> Iterator[StoredProfile]:
 
     If that fails, the profile's rows are removed, and a file that was made for it.
     """
-    database = Database(path)
-    new, done, stored = database.next_free("recording_id", "recordings") == 1, False, None
+    database, stored, done, new = None, None, False, not path.exists()
     try:
+        database = Database(path)
+        new = database.next_free("recording_id", "recordings") == 1
         stored = database.profile(facts)
         yield stored
         database.describe()
@@ -394,7 +395,8 @@ def writing_profile(path: Path, facts: ProfileFacts) -> Iterator[StoredProfile]:
     finally:
         if stored is not None and not done and not new:
             stored.abandon()
-        database.close()
+        if database is not None:
+            database.close()
         if new and not done:
             remove_with_logs(path)
 
