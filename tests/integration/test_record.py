@@ -276,7 +276,9 @@ def test_a_run_that_is_slower_than_usual_says_so_at_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    mine = replace(RUN, user=user_name(), nodes=("sim01",), gpus=1, marks={"tokens_per_s": 500.0})
+    mine = replace(
+        RUN, user=user_name(), nodes=("sim01",), gpus=1, marks={"tokens_per_s": 500.0}, name_s=10.0
+    )
     catalogue.add(replace(mine, path=f"/{number}", run=f"run-{number}") for number in range(3))
     monkeypatch.setenv("GSWARM_TUI_RULES_SPEED", "20")
     words = ["mark", "end", "--value", "tokens_per_s=400", "--db", str(tmp_path / "run.duckdb")]

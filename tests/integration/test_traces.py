@@ -28,6 +28,7 @@ TRACES = REPOSITORY / "tests" / "data" / "traces"
 RANKS = f"""
 cd {shlex.quote(str(REPOSITORY))}
 RANK=0 {STANDIN} & RANK=1 {STANDIN} & RANK=2 KINETO_USE_DAEMON=0 sleep 300 &
+until grep -qzx RANK=2 /proc/$!/environ; do :; done
 echo ranks started >&2
 read line; kill %1 %2 %3; wait
 """
