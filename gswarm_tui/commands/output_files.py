@@ -11,9 +11,6 @@ from tempfile import TemporaryDirectory
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.store.errors import StoreError
 
-_OF_TRACKERS = {".wandb": "wandb", ".mlflow": "mlflow.db"}
-"""What exports for trackers consist of. Under another suffix, these may hold the user's own runs."""
-
 
 def check_output_file(
     path: Path | None, *, force: bool, recording: Path | None = None, option: str = "-o"
@@ -45,6 +42,7 @@ def new_folder(path: Path, *, force: bool, append: bool = False) -> Iterator[Pat
     """
     # These modules load asyncio and NumPy, which commands without an output folder don't need.
     from gswarm_tui.common.processes import cleaning_up
+    from gswarm_tui.exchange.tracked_run import ENTRIES
     from gswarm_tui.store.transfer.parquet import append_runs, has_only_exports, is_dataset
 
     _check_folder(path, "--append" if append else "-o")
@@ -54,7 +52,7 @@ def new_folder(path: Path, *, force: bool, append: bool = False) -> Iterator[Pat
     if append and full and not has_only_exports(path):
         raise UserError(f"{path} isn't a dataset that gswarm-tui exported; name one, or a new folder.")
     if full and not append:
-        of_tracker = [each.name for each in path.iterdir()] == [_OF_TRACKERS.get(path.suffix)]
+        of_tracker = [each.name for each in path.iterdir()] == [ENTRIES.get(path.suffix)]
         if not is_dataset(path) and not (of_tracker and len(list(path.glob("wandb/offline-run-*"))) < 2):
             raise UserError(f"{path} may hold more than an export; name another folder with -o.")
         if not force:

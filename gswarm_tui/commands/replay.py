@@ -83,7 +83,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
                 call_at_signals(app.exit)
                 await app.run_async()
             finally:
-                source.close()  # or the loop would wait for the queries that read ahead
+                # asyncio waits at its end for queries that read ahead; closing the source ends them.
+                source.close()
 
         asyncio.run(play())
     return app.return_code or 0

@@ -18,6 +18,11 @@ from gswarm_tui.store.sql.views import OWN, VIEWS
 
 POINT_S, MOST_POINTS = 10, 1000
 """Seconds of a point, or a multiple of them in a run that would have more points: trackers draw fewer."""
+ENTRIES = {".wandb": "wandb", ".mlflow": "mlflow.db"}
+"""The only entry of a folder with an export for W&B or MLflow, by the folder's suffix.
+
+Such a folder without the suffix isn't replaced: it may hold runs that the user's own programs wrote.
+"""
 _GPU = ("util_pct", "mem_used_mib", "power_w", "temp_c", "sm_clock_mhz")
 _HOST = ("cpu_pct", "host_memory_used_mib")
 _FACTS = """

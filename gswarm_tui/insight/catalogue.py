@@ -39,7 +39,7 @@ SLOWER = Rule(
     ("marks",),
     "the whole run",
     "more than 10 % and more than three median absolute deviations behind the median of your former runs",
-    "your 3 to 20 newest former runs of the same name and size that ended and took over a tenth of its time",
+    "your 3 to 20 newest former runs of the same name and size, of a quarter to four times its duration",
     "Look at what differs, and compare it with a former run by gswarm-tui compare",
     "Runs of one program differ by some percent, so 10 % is the least. Three median absolute deviations are "
     "about two standard deviations, but one bad run hardly moves them.",

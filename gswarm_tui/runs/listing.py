@@ -63,8 +63,9 @@ def finding_text(line: RunLine) -> str:
 
 
 def opening_command(line: RunLine) -> str:
-    """Return the command that shows a run: attach while it is recorded, import for an export, summary for a
-    thinned one, else replay.
+    """Return the command that shows a run.
+
+    It is attach while the run is recorded, import for an export, summary for a thinned run, else replay.
     """
     path = Path(line.path)
     if path.name.startswith(RUN_PREFIX):

@@ -19,7 +19,7 @@ _SLOWER_SHARE, _DEVIATIONS, _SHORT_SHARE, _NAMED = 0.1, 3, 0.25, 4
 _MEANS = ("sm_clock_mhz", "MHz", 0.03, 0), ("iowait_pct", "%", 0, 5), ("disk_read_mb_s", "MB/s", 0.5, 10)
 """Figures that differ by more than a share of the usual one, and by more than an amount."""
 _THROUGHPUT = re.compile(
-    r"(?i)(?!eval|val|test|.*(err|fail))(mfu$|.*(throughput|flops|/s(ec)?$|per_?s(ec(ond)?)?($|_)))"
+    r"(?i)(?!eval|val|test|.*(error|fail))(mfu$|.*(throughput|flops|/s(ec)?$|per_?s(ec(ond)?)?($|_)))"
 )
 _LAUNCHER = re.compile(r"(python|pypy)[\d.]*t?|(ba|da|k|z)?sh|srun|mpirun|mpiexec|torchrun|env|uv|nsys")
 _TIMES = _STEP, _DURATION = "step time", "duration"

@@ -103,6 +103,7 @@ def test_the_throughput_of_training_that_most_former_runs_have_counts() -> None:
         "eval_samples/s": 1.0,
         "a/s": 1.0,
         "errors_per_s": 1.0,
+        "fails/s": 1.0,
         "val_images_per_s": 1.0,
         "train/images_per_s": 40.0,
     }

@@ -24,7 +24,8 @@ from gswarm_tui.tui.widgets.lines import Bar
 from gswarm_tui.tui.widgets.table import TableView
 
 LoadRuns = Callable[[Report], tuple[list[RunLine], list[str]]]
-_EVERY_S = 2.0  # 10,000 rows take half a second to draw
+_EVERY_S = 2.0
+"""Seconds between two drawings of the list while it grows: 10,000 rows take half a second."""
 
 
 class RunsScreen(ViewerScreen):
